@@ -39,6 +39,9 @@ takes twice as long as EAGLE's; its features take another 4.3 GB.
 trees nine deep; the authors' decay is 0.78 for blocks of 8 and 0.87 for 16. It
 reads the target before its layers 2, 4 and 6: another 4.3 GB of features.
 
+`:treeflash` (2606.03819) is DFlash with an MLP that reads the token before. It
+may continue from a trained DFlash, --config.init=RUNS/dflash/drafter.
+
 --config.num_continuations=0 trains on the library's own text, for the
 self-distillation row of the paper's table 2. `:smoke` is a few steps on the
 text.
@@ -71,6 +74,9 @@ _VALUES = {
     ahead=7, draft_vocab=2048, groups=128, retention=0.7, noise=0.0
   ),
   'dflash': dict(
+    ahead=9, num_layers=3, groups=64, noise=0.0, steps=2000, learning_rate=1e-3
+  ),
+  'treeflash': dict(
     ahead=9, num_layers=3, groups=64, noise=0.0, steps=2000, learning_rate=1e-3
   ),
   'smoke': dict(

@@ -144,6 +144,14 @@ class DFlashLayers(Layers):
     dtype = self.config.dtype
     return self.context_norm(kernels.project(tapped_bte, self.fuse, dtype))
 
+  def after(self, hidden_btd, embedded_btd):
+    """Returns the LM head's input, [B, T, D], for outputs of `__call__`.
+
+    `embedded` are the embeddings of the tokens before the proposed ones. Only
+    subclasses read them.
+    """
+    return hidden_btd
+
   def logits(self, hidden_btd):
     """Returns logits of its LM head for the target's tokens: [B, T, V]."""
     return kernels.spread_rows(self.lm_head(hidden_btd), self.draft_rows)
@@ -158,6 +166,7 @@ class DFlashLayers(Layers):
       positions = jnp.zeros((1, 2), jnp.int32)
       mask = jnp.ones((1, 1, 2), bool)
       hidden, _ = module(x, module.context(tapped), positions, mask=mask)
+      hidden = module.after(hidden, x)
       return module.logits(hidden) if self.draft_vocab else hidden
 
     return nn.init(call, self)(key)['params']

@@ -53,14 +53,19 @@ class DSparkDrafter(DFlashDrafter):
   and a chain ends early by the value of `least_confidence`.
   """
 
-  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
-    root_b1 = root_of(tokens_bs, length_b)
+  def logits_after(self, state):
+    """Returns (tokens [B, W], depth) -> logits after them, [B, W, V]."""
     logits_bgv = self.logits(self.outputs(state))
 
     def logits_after(tokens_bw, depth: int):
       bias_bwv = self.target_head.widen(self.apply(tokens_bw, method='bias'))
       return logits_bgv[:, depth, None] + bias_bwv
 
+    return logits_after
+
+  def propose(self, state, tokens_bs, length_b, sampling, keys_b):
+    root_b1 = root_of(tokens_bs, length_b)
+    logits_after = self.logits_after(state)
     feed = lambda carry, level: (carry, logits_after(level.tokens, level.depth))
     return growth.grow(
       self.tree,

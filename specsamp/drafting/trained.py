@@ -13,6 +13,7 @@ from specsamp.drafting import (
   eagle3,
   medusa,
   parallel,
+  treeflash,
 )
 from specsamp.drafting.draft import Law, TokenTree
 from specsamp.drafting.features import DraftModule, FeatureDrafter, TargetHead
@@ -84,6 +85,12 @@ _ALL = (
   Kind('peagle', eagle3.PEagleLayers, eagle3.PEagleDrafter),
   Kind('dflash', dflash.DFlashLayers, dflash.DFlashDrafter, 'blocks.dflash'),
   Kind('dspark', dspark.DSparkLayers, dspark.DSparkDrafter),
+  Kind(
+    'treeflash',
+    treeflash.TreeFlashLayers,
+    treeflash.TreeFlashDrafter,
+    'blocks.dflash',
+  ),
 )
 KINDS = {kind.name: kind for kind in _ALL if kind.loss}
 

@@ -18,7 +18,8 @@ class DistillConfig(run_config.RunConfig):
 
   Attributes:
     kind: kind of the drafter, one of `drafting.trained.KINDS`: medusa, hydra,
-      eagle, mtp, eagle3, medusa_parallel, eagle_parallel or dflash.
+      eagle, mtp, eagle3, medusa_parallel, eagle_parallel, dflash or
+      treeflash.
     target: folder or GGUF file of the target, or its name at the hub; '' is the
       embedded target.
     ahead: tokens that the drafter drafts in a round: heads, or masks plus one.
@@ -26,12 +27,13 @@ class DistillConfig(run_config.RunConfig):
       number.
     draft_vocab: tokens that EAGLE-3 can draft, the most frequent ones of the
       training text; 0 is all.
-    num_layers: layers of EAGLE, MTP, EAGLE-3, DFlash or a parallel drafter.
+    num_layers: layers of EAGLE, MTP, EAGLE-3, DFlash, TreeFlash or a parallel
+      drafter.
       Most papers have one. More layers pay where a round is one pass and not a
       pass a token.
     init: folder of a drafter to start from, for a parallel drafter also one of
-      EAGLE. Layers that it lacks start as the identity, other parameters at
-      random. '' starts at random.
+      EAGLE, for TreeFlash also one of DFlash. Layers that it lacks start as the
+      identity, other parameters at random. '' starts at random.
     corpus: folder of text; '' is the standard library of this Python.
     conversations: file to train on in place of a corpus, see
       `data.conversations`; `launch/dialogues.py` makes one with the target. The

@@ -155,6 +155,8 @@ def test_trees(pair, distributions, verifier, law, tree, batches):
         *('eagle_parallel', 'peagle', 'dflash', 'dspark'),
       )
     ),
+    _extended('treeflash', 'naive', 'deterministic', DynamicTree.of(6, 2, 3)),
+    _slow('treeflash', 'traversal', 'without_replacement', _UNEVEN),
     _slow('eagle', 'naive', 'deterministic', _DYNAMIC),
     _slow('hydra', 'token', 'iid', _CHAIN),
     _slow('medusa', 'block', 'iid', _CHAIN),

@@ -158,6 +158,7 @@ _OTHERS = {
   'eagle_parallel': (_trained(tiny.trained, 'eagle_parallel'), 'token', 30.0),
   'dflash': (_trained(tiny.trained, 'dflash'), 'token', 30.0),
   'dspark': (_trained(tiny.published, 'dspark'), 'token', 30.0),
+  'treeflash': (_trained(tiny.trained, 'treeflash'), 'token', 30.0),
   'eagle3': (_trained(tiny.published, 'eagle3'), 'token', 30.0),
   'medusa': (_trained(tiny.published, 'medusa'), 'token', 30.0),
 }

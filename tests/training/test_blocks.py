@@ -4,6 +4,7 @@ import dataclasses
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from testing import tiny
@@ -11,8 +12,10 @@ from testing import tiny
 from specsamp import SamplingParams
 from specsamp.decoding.request import Request
 from specsamp.drafting import TokenTree, dflash
+from specsamp.drafting.drafter import after_prompts
 from specsamp.drafting.features import TargetHead
 from specsamp.drafting.trained import make, trained_drafter
+from specsamp.sampling import draw
 from specsamp.training.distill_config import DistillConfig
 from specsamp.training.objectives import blocks
 from specsamp.training.objectives.depths import Batch
@@ -158,6 +161,57 @@ def test_parts_of_the_blocks_have_the_loss_and_gradient_of_all(monkeypatch):
     one,
     parts,
   )
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _first_draft(drafter, tokens_bt, features_btf, capacity):
+  """Returns the state and the draft after whole rows."""
+  length_b = jnp.full(len(tokens_bt), tokens_bt.shape[1], jnp.int32)
+  state = after_prompts(drafter, tokens_bt, length_b, features_btf, capacity)
+  sampling = SamplingParams().broadcast(len(tokens_bt))
+  keys_b = draw.row_keys(jnp.arange(len(tokens_bt), dtype=jnp.int32))
+  draft, _ = drafter.propose(state, tokens_bt, length_b, sampling, keys_b)
+  return state.hidden, draft
+
+
+def test_treeflash_reads_the_token_before():
+  """q after a node is that of training on the node's path."""
+  target = tiny.model(_VOCAB, 28, num_layers=3)
+  trained = tiny.trained(target, 'treeflash', _AHEAD, num_layers=2)
+  tree = TokenTree((-1, 0, 0, 1, 1, 2, 3, 3))
+  make_drafter = functools.partial(
+    trained_drafter, target=target, shape=tree, law='without_replacement'
+  )
+  drafter = make_drafter(trained)
+  features, _ = _read(target, drafter.taps, _TOKENS)
+  hidden, draft = _first_draft(drafter, _TOKENS, features, 32)
+  parents = np.asarray(tree.internal)
+  embedded = drafter.target_head.embed(draft.tokens[:, parents])
+  at_depth = hidden[:, np.asarray(tree.depths)[parents]]
+  read = drafter.apply(at_depth, embedded, method='after')
+  logits = drafter.target_head.logits(read)
+  np.testing.assert_allclose(draft.q, jax.nn.softmax(logits), atol=1e-5)
+  # A level's nodes have different q.
+  assert np.abs(draft.q[:, 1] - draft.q[:, 2]).max() > 0.1
+
+  # It starts as DFlash.
+  params = dict(trained.params)
+  mlp = params['token_mlp']
+  params['token_mlp'] = mlp | {'down': jnp.zeros_like(mlp['down'])}
+  start = dataclasses.replace(trained, params=params)
+  plain = dataclasses.replace(
+    tiny.trained(target, 'dflash', _AHEAD, num_layers=2),
+    params={k: v for k, v in params.items() if k != 'token_mlp'},
+  )
+  drafts = [
+    _first_draft(make_drafter(each), _TOKENS, features, 32)[1]
+    for each in (start, plain)
+  ]
+  np.testing.assert_array_equal(drafts[0].tokens, drafts[1].tokens)
+  np.testing.assert_allclose(drafts[0].q, drafts[1].q, atol=1e-5)
+  fresh = trained.module.init_params(jax.random.key(0))
+  assert not fresh['token_mlp']['down'].any()
+  assert fresh['token_mlp']['fuse'].any()
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,17 @@ def test_a_parallel_drafter_starts_from_eagle(tmp_path):
     distill._init(config, module, other)
 
 
+def test_treeflash_starts_from_dflash(tmp_path):
+  target = tiny.model(11, 0)
+  start = tiny.trained(target, 'dflash')
+  drafter_dir.save(start, tmp_path / 'dflash')
+  config = DistillConfig(kind='treeflash', init=str(tmp_path / 'dflash'))
+  module = make('treeflash', target.config, 4)
+  params = distill._init(config, module, target)(jax.random.key(0))
+  assert params.keys() - start.params.keys() == {'token_mlp'}
+  assert not params['token_mlp']['down'].any()
+
+
 @pytest.mark.parametrize(
   ('kind', 'start', 'fields', 'message'),
   [

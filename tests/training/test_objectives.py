@@ -63,7 +63,7 @@ def _outputs(kind, made, batch, retention):
       fused = head['fuse'] @ np.concatenate(read) + head['fuse_bias']
       silu = fused / (1 + np.exp(-fused))
       yield b, t, j - 1, t + j, batch.features[b, t] + silu
-  elif kind == 'dflash':
+  elif kind in ('dflash', 'treeflash'):
     context = module.apply({'params': params}, batch.features, method='context')
     hidden = jax.jit(
       lambda: blocks.outputs(
@@ -72,7 +72,12 @@ def _outputs(kind, made, batch, retention):
     )()
     for b, m, j in np.ndindex(*hidden.shape[:3]):
       if _STARTS[b, m] + j < _LENGTH:
-        yield b, _STARTS[b, m], j, _STARTS[b, m] + j, hidden[b, m, j]
+        place = _STARTS[b, m] + j
+        output = hidden[b, m, j]
+        if kind == 'treeflash':
+          token = target_head.params['embedding'][_TOKENS[b, place]]
+          output = _after(_in_64_bits(params), output, np.asarray(token))
+        yield b, _STARTS[b, m], j, place, output
   else:
     features = None
     if kind != 'medusa_parallel':
@@ -92,6 +97,19 @@ def _outputs(kind, made, batch, retention):
       for slot, (start, j) in enumerate(slots):
         if start + j < _LENGTH:
           yield b, start, j, start + j, hidden[b, slot]
+
+
+def _after(params, output, token):
+  """Returns the LM head's input of TreeFlash after a token, float64 [D]."""
+
+  def rms(x, name, of):
+    return of[name]['scale'] * x / np.sqrt((x * x).mean() + 1e-6)
+
+  mlp, output = params['token_mlp'], np.asarray(output, np.float64)
+  read = [rms(token, 'token_norm', mlp), rms(output, 'final_norm', params)]
+  up, gate = np.split(mlp['fuse'] @ np.concatenate(read) + mlp['fuse_bias'], 2)
+  added = mlp['down'] @ (up * gate / (1 + np.exp(-gate)))
+  return rms(output + added, 'final_norm', params)
 
 
 def _loss_and_alpha(name, q_logits, p_logits, label):
@@ -139,6 +157,7 @@ _ALPHA = dict(loss='lk_alpha', position_weights='expected_length', decay=1.0)
     ('medusa_parallel', _TEXT),  # reads no features
     ('eagle_parallel', _KL | dict(retention=0.6)),
     ('dflash', _KL),
+    ('treeflash', _KL),
   ],
   ids=lambda value: value if isinstance(value, str) else value['loss'],
 )

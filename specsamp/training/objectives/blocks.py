@@ -1,4 +1,4 @@
-"""Loss of DFlash: blocks after anchors of a text (2602.06036).
+"""Loss of DFlash and TreeFlash: blocks after anchors of a text (2602.06036).
 
 Every anchor is the root of a block. It sees itself and the text before the
 anchor by the masks of drafting. All blocks of a text are rows of one pass and
@@ -67,8 +67,9 @@ def outputs(module, params, target_head, context_btd, tokens_bt, starts_bm):
 def dflash(module, params, target_head, batch, config):
   """Sums the losses of all masks.
 
-  p is the target's distribution along the text. q has read no token after the
-  root, so it averages over the tokens that may come there. Mask j weighs
+  p is the target's distribution along the text. DFlash's q has read no token
+  after the root, so it averages over the tokens that may come there.
+  TreeFlash's q has read the last of them. Mask j weighs
   decay^(j - 1). The authors use the loss `text` and a decay of exp(-1 / 7) for
   blocks of 16, exp(-1 / 4) for blocks of 8.
   """
@@ -87,7 +88,12 @@ def dflash(module, params, target_head, batch, config):
     rows, count, ahead, width = hidden_bmjd.shape
     distance_r = np.tile(np.arange(ahead, dtype=np.int32), count)
     places_br = jnp.repeat(starts_bm, ahead, axis=1) + distance_r[None]
-    hidden_brd = hidden_bmjd.reshape(rows, -1, width)
+    hidden_brd = module.apply(
+      {'params': params},
+      hidden_bmjd.reshape(rows, -1, width),
+      target_head.embed(depths.take(tokens, places_br)),
+      method='after',
+    )
     depth = labels.compare(
       config, target_head, hidden_brd, places_br, distance_r[None]
     )
