@@ -45,7 +45,8 @@ def test_training(name, made, flags, tmp_path, monkeypatch):
     ('validation', 4),
   ]
   loss = lines[-1]['loss']
-  assert ended.out == f'{workdir / made}: 4 steps, held-out loss {loss:.3f}\n'
+  line = f'{workdir / made}: 4 steps, held-out loss {loss:.3f}'
+  assert ended.out.splitlines()[-1] == line
   steps = [path.name for path in (workdir / 'checkpoints').iterdir()]
   assert sorted(steps) == ['2', '4']
   if name == 'pretrain':
