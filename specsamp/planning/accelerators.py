@@ -58,11 +58,14 @@ NOTE = (
 def draft_passes(drafter: Drafter) -> list[int] | None:
   """Returns the tokens of each pass of a draft, or None if they are unknown.
 
-  A level of a tree is a pass over its nodes that have children.
+  A level of a tree is a pass over its nodes that have children. The passes of a
+  draft that is made of the target's weights cost more than those of `MODELS`.
   """
   if isinstance(drafter, NgramDrafter):
     return []  # a search of the text
   if not isinstance(drafter, (FeatureDrafter, LanguageModelDrafter)):
+    return None
+  if getattr(drafter, 'of_target', False):
     return None
   tree = drafter.tree
   if isinstance(drafter, OnePassDrafter):

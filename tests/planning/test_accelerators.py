@@ -35,6 +35,13 @@ def test_passes_of_a_draft(kind, tree, passes):
   assert set(accelerators.speedups(drafter, 2.0)) == {'v5e', 'v5p', 'h100:1'}
 
 
+def test_a_draft_of_the_targets_weights_has_no_prediction():
+  """It costs nearly what the target costs, unlike a small draft model."""
+  target = tiny.model(29, 0)
+  drafter = model_drafter(target, 4, of_target=True)
+  assert accelerators.speedups(drafter, 4.8) == {}
+
+
 @pytest.mark.parametrize('speedup', [1.92, 2.01, 2.46])
 def test_chinchillas_published_times(speedup):
   """Chen et al.: 14.1 ms a token, 1.8 ms a draft token, drafts of four.
