@@ -35,6 +35,7 @@ from specsamp.errors import UserError, check_name
 from specsamp.utils import user_modules
 
 LEVEL = 1e-6  # chance that a report accuses a correct sampler
+_MAX_DEPTH = 4  # of a tree; no scenario shows errors at later tokens
 _OF_RULES = [*SCENARIOS][:10]  # the others test transforms, stops and batches
 
 
@@ -146,6 +147,10 @@ def check_rule(
         'and each node at most three times'
       )
     depths.append(depths[parent] + 1)
+  if max(depths) > _MAX_DEPTH:
+    raise UserError(
+      f'parents: got a depth of {max(depths)}, expected at most {_MAX_DEPTH}'
+    )
   if not max(depths):
     raise UserError('parents: got none, expected at least one token')
 
@@ -247,8 +252,10 @@ def _find_impossible(run, expected) -> tuple[dict | None, str]:
     rng = paths.Constant(value)
     try:
       rows = run(rng)
-    except Exception:
-      rng.num_calls = 0
+    except Exception as error:
+      if rng.num_calls:
+        reason = user_modules.describe(error)
+        return None, f'; not tested with u = {value:.8g}: {reason}'
     if not rng.num_calls:
       return None, '; not tested with u = 0, as rng.random is not used'
     if rows not in expected:

@@ -108,16 +108,27 @@ def encode(
   """
   if tokenizer.eos_id < 0:
     raise UserError('conversations: the tokenizer has no token that ends them')
+
+  def prompt_before(messages: Messages) -> list[int]:
+    try:
+      return tokenizer.encode(tokenizer.chat(messages), bos=False)
+    except UserError as error:
+      first = messages[0]['content'] if messages else ''
+      raise UserError(f'conversation {first[:40]!r}: {error}') from None
+
   tokens, is_answer = [], []
   for messages in conversations:
     seen: list[int] = []  # the tokens of this conversation so far
     for i, message in enumerate(messages):
       if not _is_answer(message):
         continue
-      prompt = tokenizer.encode(tokenizer.chat(messages[:i]), bos=False)
-      answer = tokenizer.encode(
-        message['content'], bos=False, eos=not message.get('cut')
-      )
+      prompt = prompt_before(messages[:i])
+      answer = tokenizer.encode(message['content'], bos=False)
+      if not message.get('cut'):
+        # Some templates end a turn with another token than a document.
+        after = prompt_before(messages[: i + 1])
+        ends = [token for token in after if token in tokenizer.stop_ids]
+        answer.append(ends[-1] if ends else tokenizer.eos_id)
       new = prompt[len(seen) :] if prompt[: len(seen)] == seen else prompt
       tokens += new + answer
       is_answer += [False] * len(new) + [True] * len(answer)

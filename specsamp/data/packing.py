@@ -99,7 +99,7 @@ class Rows:
   def __post_init__(self):
     if self.batches_per_epoch < 1:
       raise UserError(
-        f'corpus: {len(self.tokens)} sequences, but a batch takes '
+        f'data: {len(self.tokens)} sequences, but a batch takes '
         f'{self.batch_size}'
       )
 

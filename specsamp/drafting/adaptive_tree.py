@@ -133,6 +133,10 @@ class AdaptiveTreeDrafter(CostAwareDrafter):
     draft, inner = self.drafter.propose(
       state.drafter, tokens_bs, length_b, sampling, keys_b
     )
+    if draft.path_probs is None:
+      raise UserError(
+        f'adaptive tree: {type(self.drafter).__name__} drafts no path_probs'
+      )
     active_b = length_b > state.length
     tokens_k = expected_tokens(draft.path_probs, active_b, self.sizes)
     chosen = state.past.choose(tokens_k, self.ms)
@@ -172,6 +176,10 @@ def adaptive_tree_drafter(
     raise UserError(
       f'adaptive tree: got a {type(drafter).__name__} of a static tree or one '
       'that chooses its size, expected one with a DynamicTree'
+    )
+  if drafter.law != 'deterministic':  # drawn tokens must not choose the size
+    raise UserError(
+      f'adaptive tree: got law {drafter.law!r}, expected deterministic'
     )
   are_integers = all(type(size) is int for size in sizes)
   is_ascending = are_integers and all(

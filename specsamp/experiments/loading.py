@@ -95,6 +95,8 @@ class Models:
     is_self_draft: True if the smaller model is made of the target's weights.
     folder: the target's folder or name on the hub, whose module of multi-token
       prediction is the drafter `MTP`; '' if unknown.
+    mismatched_drafter: True to use a trained drafter far below its record, with
+      a warning.
   """
 
   target: LanguageModel
@@ -411,12 +413,14 @@ def _check_acceptance(
     'this target are accepted'
   )
   # None or NaN is not a record.
-  if trained.acceptance and tried.acceptance < trained.acceptance / 10:
+  # Below chance, a record proves no more than a text of some tokens.
+  recorded = trained.acceptance or 0
+  if recorded > tried.chance and tried.acceptance < recorded / 10:
     cause = 'it was trained for other weights, or reads the wrong layers'
     if trained.target:  # the fingerprint of these weights
       cause = 'its weights, or how they are computed, have changed'
     line = (
-      f'{accepted}, under a tenth of the {trained.acceptance:.2f} recorded '
+      f'{accepted}, under a tenth of the {recorded:.2f} recorded '
       f'after its training: {cause}'
     )
     if not is_forced:

@@ -58,8 +58,8 @@ class DialoguesConfig:
   seed: int = 0
 
   def __post_init__(self):
-    names = ('count', 'slots', 'user_tokens', 'answer_tokens')
-    check_range(self, *names, min=1, kind=int)
+    check_range(self, 'count', 'slots', 'user_tokens', min=1, kind=int)
+    check_range(self, 'answer_tokens', min=_MIN_TOKENS, kind=int)
     check_range(self, 'seed', min=0, kind=int)
     self.user_sampling.check()
     self.answer_sampling.check()

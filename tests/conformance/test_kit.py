@@ -297,6 +297,7 @@ def large(draft_probs, target_probs, draft_tokens, rng):
     ('rule {}', 2, 'expected FILE.py:FUNCTION'),
     ('rule {}:right --parents=1', 2, 'parents: got .*, expected for each'),
     ('rule {}:right --parents=0,0,0,0', 2, 'parents: got .*, expected for'),
+    ('rule {}:right --parents=0,1,2,3,4', 2, 'depth of 5, expected at most 4'),
     ('rule {}:right --parents=x', 2, "parents: got 'x', expected numbers"),
     ('rule {}:right --draws=all', 2, "draws: got 'all', expected one of iid"),
     ('rule {}:right --samples=9', 2, 'num_samples: got 9, expected an int'),

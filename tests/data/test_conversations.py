@@ -15,10 +15,10 @@ def _turn(role, content, **others):
 class _Tokenizer:
   """Words are tokens; earlier answers lose their text before a colon."""
 
-  eos_id = 0
-
-  def __init__(self, cuts_thoughts=False):
+  def __init__(self, cuts_thoughts=False, eos_id=0):
     self.cuts_thoughts = cuts_thoughts
+    self.eos_id = eos_id  # of documents; a "." ends a turn
+    self.stop_ids = (eos_id, 0)
 
   def chat(self, messages):
     words = []
@@ -30,9 +30,9 @@ class _Tokenizer:
       words += ['.'] * (message['role'] == 'assistant')
     return ' '.join([*words, 'a'])
 
-  def encode(self, text, bos, eos=False):
+  def encode(self, text, bos):
     assert not bos
-    return [0 if w == '.' else ord(w[0]) for w in text.split()] + [0] * eos
+    return [0 if w == '.' else ord(w[0]) for w in text.split()]
 
   def show(self, text):
     return [
@@ -72,6 +72,22 @@ def test_answers_follow_the_prompts_of_a_server(
   assert tokenizer.show(text) == [prompts, answers]
   twice = conversations.encode([messages, messages], tokenizer)
   assert tokenizer.show(twice) == [2 * prompts, 2 * answers]
+
+
+def test_answers_end_as_the_template_ends_them():
+  """Gemma ends a turn with another token than a document."""
+  tokenizer = _Tokenizer(eos_id=1)
+  text = conversations.encode([_TWO_ANSWERS], tokenizer)
+  assert tokenizer.show(text) == ['uvwauya', 'tx.z.']
+
+
+def test_a_conversation_that_the_template_refuses_is_named():
+  class Refusing(_Tokenizer):
+    def chat(self, messages):
+      raise UserError('chat template: no user')
+
+  with pytest.raises(UserError, match="^conversation 'v w': chat template"):
+    conversations.encode([_TWO_ANSWERS], Refusing())
 
 
 def test_files_and_their_held_out_part(tmp_path):

@@ -208,6 +208,12 @@ def test_invalid_arguments(args, message):
   assert '\n' not in str(error.value)
 
 
+def test_drawn_tokens_may_not_choose_the_size():
+  _, drafter = _drafter('model')
+  with pytest.raises(UserError, match="got law 'iid', expected deterministic"):
+    adaptive_tree_drafter(drafter.replace(law='iid'), SIZES, (1.0, 1.5, 2.0))
+
+
 def test_a_size_is_chosen_once():
   _, drafter = _drafter('model')
   made = adaptive_tree_drafter(drafter, SIZES, (1.0, 1.5, 2.0))

@@ -249,6 +249,7 @@ def test_drafters_in_folders_are_tried(alphabet, tmp_path, warnings):
     (2, 1.0, '', ''),
     (1, 1.0, '0.00 of the .* of the 1.00 recorded .* other weights', ''),
     (1, 0.0, '', 'the same token'),  # a record of nothing
+    (1, 0.01, '', 'the same token'),  # a record below chance
   ],
 )
 def test_a_drafter_with_a_record(

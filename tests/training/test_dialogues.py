@@ -10,9 +10,7 @@ from specsamp import LanguageModel
 from specsamp.training import dialogues
 from specsamp.training.dialogues import DialoguesConfig
 
-_CONFIG = DialoguesConfig(
-  target='', count=40, slots=3, user_tokens=6, answer_tokens=4
-)
+_CONFIG = DialoguesConfig(target='', count=40, slots=3, user_tokens=6)
 
 
 class _Tokenizer(tiny.Letters):
@@ -45,7 +43,8 @@ def _lines(workdir):
 
 def test_dialogues_and_a_resumed_run(target, tmp_path):
   (tmp_path / 'whole').mkdir()
-  message = dialogues.write(_CONFIG, tmp_path / 'whole')
+  whole = dataclasses.replace(_CONFIG, answer_tokens=4)
+  message = dialogues.write(whole, tmp_path / 'whole')
   lines = _lines(tmp_path / 'whole')
   assert sorted(lines) == list(range(40))
   kept = [line for line in lines.values() if not line['dropped']]
@@ -56,16 +55,16 @@ def test_dialogues_and_a_resumed_run(target, tmp_path):
   for line in kept:
     user, answer = line['messages']
     assert (user['role'], answer['role']) == ('user', 'assistant')
-    assert 2 <= len(user['content']) < _CONFIG.user_tokens
+    assert 2 <= len(user['content']) < whole.user_tokens
     is_cut = answer.get('cut', False)
-    assert (len(answer['content']) == _CONFIG.answer_tokens) == is_cut
+    assert (len(answer['content']) == whole.answer_tokens) == is_cut
     cuts.add(is_cut)
   assert cuts == {False, True}
   # A resumed run, with other slots, writes the same dialogues.
   first = list(lines.values())[:5]
   text = ''.join(json.dumps(line) + '\n' for line in first)
   (tmp_path / 'dialogues.jsonl').write_text(text)
-  config = dataclasses.replace(_CONFIG, slots=2)
+  config = dataclasses.replace(whole, slots=2)
   assert dialogues.write(config, tmp_path).endswith(message.split(': ')[1])
   assert _lines(tmp_path) == lines
   assert dialogues.write(config, tmp_path).endswith(message.split(': ')[1])
@@ -88,7 +87,11 @@ def test_turns_that_are_dropped():
 
 @pytest.mark.parametrize(
   ('change', 'message'),
-  [(dict(count=0), 'count'), (dict(top_p=2.0), 'top_p')],
+  [
+    (dict(count=0), 'count'),
+    (dict(answer_tokens=15), 'answer_tokens'),
+    (dict(top_p=2.0), 'top_p'),
+  ],
 )
 def test_bad_values(change, message):
   with pytest.raises(ValueError, match=message):

@@ -223,11 +223,9 @@ def test_only_tokens_of_answers_count(config, tmp_path):
   """Tokens 1 and 3 are of users, 2 of answers; 0 ends an answer."""
 
   class Tokenizer:
-    eos_id = 0
+    eos_id, stop_ids = 0, (0,)
     chat = staticmethod(lambda messages: messages[0]['content'])
-    encode = staticmethod(
-      lambda text, bos, eos=False: [int(c) for c in text] + [0] * eos
-    )
+    encode = staticmethod(lambda text, bos: [int(c) for c in text])
 
   turns = lambda i: [
     {'role': 'user', 'content': f'{i % 64:b}'.replace('0', '3')},
@@ -315,7 +313,7 @@ def test_continuations_at_several_temperatures(config, tmp_path):
       dict(kind='medusa_parallel', ahead=1),
       'ahead: got 1, expected at least 2',
     ),
-    (dict(batch_size=6400), 'corpus: .* sequences, but a batch takes 6400'),
+    (dict(batch_size=6400), 'data: .* sequences, but a batch takes 6400'),
   ],
 )
 def test_inputs_that_do_not_fit(config, tmp_path, changes, message):

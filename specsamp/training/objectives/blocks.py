@@ -80,28 +80,40 @@ def dflash(module, params, target_head, batch, config):
   )
   labels = depths.Labels.of(batch)
 
-  def compare(starts_bm):
-    """Returns a `Depth` of arrays [B, m, J]."""
+  ahead = module.ahead
+  places = lambda starts_bm: (
+    jnp.repeat(starts_bm, ahead, axis=1)
+    + np.tile(np.arange(ahead, dtype=np.int32), starts_bm.shape[1])[None]
+  )
+
+  def heads_input(starts_bm):
+    """Returns inputs of the LM head, [B, m, J, D]."""
     hidden_bmjd = outputs(
       module, params, target_head, context_btd, tokens[:, :-1], starts_bm
     )
-    rows, count, ahead, width = hidden_bmjd.shape
-    distance_r = np.tile(np.arange(ahead, dtype=np.int32), count)
-    places_br = jnp.repeat(starts_bm, ahead, axis=1) + distance_r[None]
     hidden_brd = module.apply(
       {'params': params},
-      hidden_bmjd.reshape(rows, -1, width),
-      target_head.embed(depths.take(tokens, places_br)),
+      hidden_bmjd.reshape(len(tokens), -1, hidden_bmjd.shape[-1]),
+      target_head.embed(depths.take(tokens, places(starts_bm))),
       method='after',
     )
-    depth = labels.compare(
-      config, target_head, hidden_brd, places_br, distance_r[None]
-    )
-    return jax.tree.map(lambda x: x.reshape(rows, count, ahead), depth)
+    return hidden_brd.reshape(hidden_bmjd.shape)
 
   max_starts = max(_PART // module.block_size, 1)
-  # The backward pass computes each part again.
-  whole = depths.in_parts(jax.checkpoint(compare), batch.starts, max_starts)
+  # The backward pass computes each part again, but not the logits after it.
+  hidden_bmjd = depths.in_parts(
+    jax.checkpoint(heads_input), batch.starts, max_starts
+  )
+  rows, count, _, width = hidden_bmjd.shape
+  distance_r = np.tile(np.arange(ahead, dtype=np.int32), count)
+  whole = labels.compare(
+    config,
+    target_head,
+    hidden_bmjd.reshape(rows, -1, width),
+    places(batch.starts),
+    distance_r[None],
+  )
+  whole = jax.tree.map(lambda x: x.reshape(rows, count, ahead), whole)
   by_depth = [
     jax.tree.map(lambda x, j=j: x[:, :, j], whole) for j in range(module.ahead)
   ]

@@ -81,9 +81,9 @@ class Labels(NamedTuple):
   ) -> Depth:
     """Compares drafted distributions with the labels, in parts.
 
-    The logits of a whole batch take more memory than everything else. Here the
-    loss of a part and its gradient in `hidden_bmd` are computed together, so
-    that the logits are neither kept nor computed again.
+    The logits of a whole batch take more memory than everything else. For a
+    gradient, the loss of a part and its gradient in `hidden_bmd` are computed
+    together, so that the logits are neither kept nor computed again.
 
     Args:
       config: names the loss.
@@ -94,28 +94,38 @@ class Labels(NamedTuple):
       distance: int, one for all or [1, M], from the starts to `places_bm`.
     """
 
-    def compare_part(part):
-      hidden_bmd, places_bm = part
-      p_logits, next_bm = None, take(self.next, places_bm)
+    def total(hidden_bmd, places_bm):
+      p_logits = None
       if self.hidden is not None:
         p_logits = target_head.logits(take(self.hidden, places_bm))
+      logits_bmv = target_head.logits(hidden_bmd)
+      next_bm = take(self.next, places_bm)
+      compared = compare(config, logits_bmv, next_bm, p_logits)
+      return compared[0].sum(), compared
 
-      def total(hidden_bmd):
-        logits_bmv = target_head.logits(hidden_bmd)
-        compared = compare(config, logits_bmv, next_bm, p_logits)
-        return compared[0].sum(), compared
+    def over_parts(compute, hidden_bmd):
+      vocab_size = target_head.transformer.config.vocab_size
+      max_places = max(_PART_LOGITS // (vocab_size * len(hidden_bmd)), 1)
+      return in_parts(
+        lambda part: compute(*part), (hidden_bmd, places_bm), max_places
+      )
 
-      return jax.grad(total, has_aux=True)(hidden_bmd)
+    @jax.custom_vjp
+    def compared(hidden_bmd):
+      return over_parts(lambda *part: total(*part)[1], hidden_bmd)
 
-    constant_bmd = jax.lax.stop_gradient(hidden_bmd)
-    vocab_size = target_head.transformer.config.vocab_size
-    max_places = max(_PART_LOGITS // (vocab_size * len(hidden_bmd)), 1)
-    gradient_bmd, (loss_bm, log_alpha_bm, hit_bm) = in_parts(
-      compare_part, (constant_bmd, places_bm), max_places
-    )
-    # Adds 0 with this gradient.
-    change_bmd = (hidden_bmd - constant_bmd) * gradient_bmd
-    loss_bm += change_bmd.astype(loss_bm.dtype).sum(-1)
+    def forward(hidden_bmd):
+      gradient_bmd, result = over_parts(
+        jax.grad(total, has_aux=True), hidden_bmd
+      )
+      return result, gradient_bmd
+
+    def backward(gradient_bmd, cotangents):
+      loss_bm = cotangents[0].astype(gradient_bmd.dtype)
+      return (loss_bm[..., None] * gradient_bmd,)
+
+    compared.defvjp(forward, backward)
+    loss_bm, log_alpha_bm, hit_bm = compared(hidden_bmd)
     inside_bm = self.is_inside(places_bm)
     return Depth(
       start=places_bm - distance,
