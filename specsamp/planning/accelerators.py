@@ -60,6 +60,7 @@ def draft_passes(drafter: Drafter) -> list[int] | None:
 
   A level of a tree is a pass over its nodes that have children. The passes of a
   draft that is made of the target's weights cost more than those of `MODELS`.
+  The LM head that Hydra and TreeFlash run in each level is counted once.
   """
   if isinstance(drafter, NgramDrafter):
     return []  # a search of the text
