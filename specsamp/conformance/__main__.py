@@ -56,11 +56,11 @@ def _load(name: str) -> Callable:
   sys.path.insert(0, str(path.parent))
   try:
     spec.loader.exec_module(module)
-  except Exception as error:
+  except (Exception, SystemExit) as error:
     raise UserError(f'{file}: {user_modules.describe(error)}') from error
   function = getattr(module, attribute, None)
   if not callable(function):
-    raise UserError(f'{file}: has no function {attribute}')
+    raise UserError(f'{file}: {attribute} is not a function of this file')
   return function
 
 

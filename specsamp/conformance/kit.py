@@ -14,6 +14,7 @@ scenarios that fail name the error (`specsamp.conformance.traps`).
 
 import dataclasses
 import functools
+import operator
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 
@@ -67,6 +68,8 @@ class Report:
     if not self.is_lossless:
       advice = traps.TRAPS[self.trap]
       verdict = f'{self.name}: NOT LOSSLESS: {self.trap}\n  {advice}'
+      first = next(found for found in self.findings if not found.is_right)
+      verdict += f'\n  for example, in {first.scenario}: {first.example}'
     return '\n'.join([*lines, verdict])
 
 
@@ -187,7 +190,7 @@ def _one_step(verify, parents, draws, draft, target, requests, rng):
   max_len = max(map(len, prefixes)) - len(request.prompt) + 1
   if not 1 <= len(step) <= max_len:
     raise UserError(f'got {len(step)} tokens, expected 1 to {max_len}')
-  step = [*map(int, step)][: request.max_tokens]
+  step = _integers(step)[: request.max_tokens]
   while len(step) < request.max_tokens:
     p = target_probs((*request.prompt, *step), request)
     step.append(int(rng.choice(VOCAB, p=p)))
@@ -216,23 +219,29 @@ def _find(decode, name, scenario, num_samples, level) -> Finding:
   requests = SCENARIOS[scenario]
   expected = expected_law(requests)
   run = functools.partial(_run, decode, requests)
+
+  def failed(error):
+    is_known = isinstance(error, UserError)
+    reason = str(error) if is_known else user_modules.describe(error)
+    return UserError(f'{name}, scenario {scenario!r}: {reason}')
+
   try:
     observed, num_paths = paths.enumerate_law(run)
+  except (UserError, SystemExit) as error:
+    raise failed(error) from error
   except Exception:  # any code that cannot take these random numbers
     rng, num_paths = np.random.default_rng([*scenario.encode()]), 0
     try:
       observed = Counter(run(rng) for _ in range(num_samples))
-    except Exception as error:
-      raise UserError(
-        f'{name}, scenario {scenario!r}: {user_modules.describe(error)}'
-      ) from error
+    except (Exception, SystemExit) as error:
+      raise failed(error) from error
     shares = {rows: n / num_samples for rows, n in observed.items()}
     p = paths.p_value(observed, expected)
     limit = paths.detectable(num_samples, len(expected), level)
     is_right = p >= level
     detail = (
       f'{num_samples} samples: total variation '
-      f'{paths.distance(shares, expected):.3f}, p <= {p:.1g}; finds '
+      f'{paths.distance(shares, expected):.3f}, p-value <= {p:.1g}; finds '
       f'{limit:.3f} in 19 of 20 cases'
     )
   else:
@@ -263,9 +272,16 @@ def _find_impossible(run, expected) -> tuple[dict | None, str]:
   return None, ''
 
 
+def _integers(tokens) -> list[int]:
+  try:
+    return [operator.index(token) for token in tokens]
+  except TypeError:
+    raise UserError(f'got tokens {tokens}, expected integers') from None
+
+
 def _run(decode, requests, rng) -> tuple[tuple[int, ...], ...]:
   rows = decode(draft_logits, target_logits, requests, rng)
-  rows = tuple(tuple(map(int, row)) for row in rows)
+  rows = tuple(tuple(_integers(row)) for row in rows)
   if len(rows) != len(requests):
     raise UserError(f'got {len(rows)} rows, expected {len(requests)}')
   if not all(0 <= token < VOCAB for row in rows for token in row):

@@ -215,6 +215,19 @@ class Finding:
   is_right: bool
   detail: str
 
+  @property
+  def example(self) -> str:
+    """The completions whose probability is most wrong, with both values."""
+    total = sum(self.observed.values())
+    shares = {rows: n / total for rows, n in self.observed.items()}
+    error = lambda rows: abs(shares.get(rows, 0) - self.expected.get(rows, 0))
+    worst = max(sorted({*shares, *self.expected}), key=error)
+    tokens = ' and '.join(map(str, map(list, worst)))
+    return (
+      f'{tokens} with probability {shares.get(worst, 0):.4f}, expected '
+      f'{self.expected.get(worst, 0):.4f}'
+    )
+
   def fits(self, law: dict, part: Callable = lambda rows: rows) -> bool:
     """Returns True if `part` of the completions is distributed as in a law."""
     observed, expected = Counter(), Counter()

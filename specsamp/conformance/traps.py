@@ -1,8 +1,9 @@
 """Names of the errors that released code has had, found by how scenarios fail.
 
 Scenarios are ordered so that each has something that is trivial in those before
-it. Where the draft never agrees with a target that is certain, only the state
-of a loop can be wrong. Where draft and target are equal, nothing is rejected.
+it. Where the draft never agrees with a target that is certain, most rules emit
+the right token, and the state of a loop can be wrong. Where draft and target
+are equal, nothing is rejected.
 So the first scenario that fails leaves few errors, and its law decides.
 """
 
@@ -30,8 +31,12 @@ TRAPS = {
   'EOS inside an accepted draft': (
     'a completion continues after EOS: look for it among all accepted tokens'
   ),
+  'completion too short': (
+    'a completion ends before max_tokens, and not with EOS: emit the last token'
+  ),
   'impossible tokens accepted': (
-    'a draft token with p = 0 is accepted: compare it with p of its position'
+    'a token with p = 0 is emitted: by acceptance with p of another position, '
+    'or by the residual'
   ),
   'cache rewind': (
     'the target reads rejected tokens, or not all accepted ones: after a step '
@@ -49,7 +54,8 @@ TRAPS = {
     'some steps accept the argmax of p as if temperature were 0, others do not'
   ),
   'typical acceptance': (
-    'a draft token is accepted for its p alone: accept it with min(1, p / q)'
+    'the argmax of p is always emitted where the draft proposes it: accept it '
+    'with min(1, p / q), and draw the rest from norm(max(p - q, 0))'
   ),
   'no residual': (
     'after a rejection a token is drawn from p: draw it from '
@@ -85,7 +91,8 @@ TRAPS = {
     'order, and q the distribution that the draft is drawn from'
   ),
   'batch advanced by its minimum': (
-    'a row depends on the accepted lengths of others: advance each by its own'
+    'a row depends on the accepted lengths of others, or is exchanged with '
+    'another: advance each by its own length'
   ),
   'rows share random bits': 'use different random numbers in each row',
   'unknown': 'no known error behaves so: see the scenarios that fail',
@@ -118,6 +125,9 @@ def diagnose(
           return 'limit inside an accepted draft'
         if request.eos is not None and request.eos in row[:-1]:
           return 'EOS inside an accepted draft'
+        ends = request.eos is not None and request.eos in row
+        if len(row) < request.max_tokens and not ends:
+          return 'completion too short'
   name = next(name for name in SCENARIOS if name in wrong)
   found = wrong[name]
   if name in ('point', 'equal') and 'equal' in wrong:

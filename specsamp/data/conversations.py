@@ -88,7 +88,7 @@ def split(
   if not (parts[False] and parts[True]):
     raise UserError(
       f'conversations: {len(parts[False])} to train on and {len(parts[True])} '
-      'held out; both must have at least one'
+      'held out; both must have at least one: use more conversations'
     )
   return parts[False], parts[True]
 

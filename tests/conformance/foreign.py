@@ -289,7 +289,8 @@ def decode_row(draft_logits, target_logits, request, rng, rule, error):
     elif request.eos in tokens:
       tokens = tokens[: tokens.index(request.eos) + 1]
       break
-  return tokens if error == 'no limit' else tokens[: request.max_tokens]
+  limit = request.max_tokens - (error == 'too short')
+  return tokens if error == 'no limit' else tokens[:limit]
 
 
 def token_rule_of(q, p, tokens, rng, uniforms):

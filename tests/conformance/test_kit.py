@@ -136,6 +136,7 @@ _LOOPS = [
   ('cache miss', 'greedy on a cache miss'),
   ('stop is the last token', 'EOS inside an accepted draft'),
   ('no limit', 'limit inside an accepted draft'),
+  ('too short', 'completion too short'),
   ('one stream', 'rows share random bits'),
 ]
 
@@ -280,6 +281,14 @@ def empty(draft_probs, target_probs, draft_tokens, rng):
 
 def large(draft_probs, target_probs, draft_tokens, rng):
   return [9]
+
+
+def halves(draft_probs, target_probs, draft_tokens, rng):
+  return [0.5]
+
+
+def exits(draft_probs, target_probs, draft_tokens, rng):
+  raise SystemExit(0)
 """
 
 
@@ -290,9 +299,11 @@ def large(draft_probs, target_probs, draft_tokens, rng):
     ('rule {}:wrong', 1, 'NOT LOSSLESS: impossible tokens accepted'),
     ('rule {}:fails', 2, "'rejected': NameError: .*undefined"),
     ('rule {}:empty', 2, 'got 0 tokens, expected 1 to 3'),
+    ('rule {}:halves', 2, r"'rejected': got tokens .*, expected integers"),
+    ('rule {}:exits', 2, 'SystemExit'),
     ('rule {}:large', 2, r'got tokens .*9.*, expected 0 to 3'),
-    ('decoder {}:wrong', 2, "'rejected': .*TypeError"),
-    ('rule {}:missing', 2, 'has no function missing'),
+    ('decoder {}:wrong', 2, "'rejected': got tokens .*, expected integers"),
+    ('rule {}:missing', 2, 'missing is not a function'),
     ('rule no.py:f', 2, 'no file no.py'),
     ('rule {}', 2, 'expected FILE.py:FUNCTION'),
     ('rule {}:right --parents=1', 2, 'parents: got .*, expected for each'),
