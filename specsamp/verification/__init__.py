@@ -68,7 +68,8 @@ __all__ = [
 ]
 
 
-#: Verifier classes by the name that `make` takes, without `synthetic:LENGTH`.
+#: Verifier classes by the name that `make` takes.
+#: `synthetic` is missing, because its name has a length.
 VERIFIERS = {
   'token': TokenVerifier,
   'block': BlockVerifier,
