@@ -84,7 +84,7 @@ def grow(
     law: how the candidates of a node are chosen.
     sampling: values per row.
     root_b1: int [B, 1], the root's token.
-    numbers: what `candidates.random_numbers` returns.
+    numbers: result of `candidates.random_numbers`.
     logits_b1v: the drafter's logits after the root.
     feed: reads the nodes of a depth that have children.
     carry: first carry of `feed`.

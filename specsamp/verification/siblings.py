@@ -232,7 +232,7 @@ def leave_probs(
 ) -> jax.Array:
   """Returns norm((p - s q)+) after all children of a node, [B, V].
 
-  Under `top_plus_one` p is that of the tokens that are no children.
+  Under `top_plus_one` p is that of the tokens that are not children.
   """
   # XLA merges this with the recursion of `stop_probs`, which `draw_verdict`
   # compiles together.
