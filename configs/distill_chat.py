@@ -30,7 +30,7 @@ _VALUES = {
   'medusa_parallel': dict(ahead=4, groups=64, loss='text'),
   'hydra': dict(ahead=4, groups=96, decay=0.9),
   'eagle3': dict(
-    ahead=5, draft_vocab=16_384, groups=128, retention=0.7, noise=0.0
+    ahead=5, groups=128, retention=0.7, noise=0.0
   ),
 }  # fmt: skip
 
@@ -48,6 +48,7 @@ def get_config(arg: str | None = None):
     # 512 tokens with the label; one more would double the slots of the target's
     # cache.
     length=511,
+    draft_vocab=12_288,
     steps=1500,
     optimizer='muon',
     learning_rate=2e-3,

@@ -68,7 +68,7 @@ def load(path, weights: quantized.Kind | None = None) -> DraftModule:
       kind, ahead, target = about['kind'], about['ahead'], about['target']
       acceptance = about.get('acceptance')
       check_name('drafter', kind, KINDS)
-      fields = {name: about[name] for name in KINDS[kind].fields}
+      fields = {n: about[n] for n in KINDS[kind].fields if n in about}
       module = make(kind, config, ahead, config.num_layers, **fields)
     if acceptance is not None:
       is_number = type(acceptance) in (int, float)

@@ -28,6 +28,7 @@ from specsamp.drafting.eagle import (
 from specsamp.drafting.features import (
   LMHead,
   OnePassDrafter,
+  draft_rows,
   within,
 )
 from specsamp.models import TransformerConfig, float16, kernels
@@ -120,9 +121,7 @@ class DFlashLayers(Layers):
     if self.draft_vocab:
       self.lm_head = LMHead(c, self.draft_vocab)
       # Row of each token in the LM head, or one past the last.
-      self.draft_rows = self.param(
-        'draft_rows', lambda _: jnp.zeros((c.vocab_size,), jnp.int32)
-      )
+      self.draft_rows = draft_rows(self)
 
   def __call__(self, x_btd, context_bcd, positions, cache=None, **where):
     """Returns the normed stream, [B, T, D], and the updated cache.

@@ -33,15 +33,29 @@ class DraftLayers(Layers):
 
   Attributes:
     config: the target's configuration, with one layer in the papers.
+    draft_vocab: number of tokens that it can draft, rows of the target's LM
+      head; 0 is all.
   """
 
+  draft_vocab: int = 0
   num_masks: ClassVar[int] = 0
   ahead: ClassVar[None] = None  # they draft to any depth
   taps: ClassVar[tuple[int, ...]] = ()
 
   @classmethod
-  def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
-    return cls(target.for_drafter(num_layers))
+  def for_target(
+    cls,
+    target: TransformerConfig,
+    ahead: int,
+    num_layers: int,
+    draft_vocab: int = 0,
+  ):
+    return cls(target.for_drafter(num_layers), draft_vocab)
+
+  def setup(self):
+    super().setup()
+    if self.draft_vocab:
+      self.draft_rows = features.draft_rows(self)
 
   def init_params(self, key):
     """Returns random parameters, a nested dict of float32 arrays."""

@@ -102,15 +102,9 @@ class Eagle3Layer(Layers):
     """Returns the module for a target; a `draft_vocab` of 0 is all tokens.
 
     Raises:
-      UserError: `draft_vocab` exceeds the target's vocabulary, or the target
-        has too few layers to tap.
+      UserError: the target has too few layers to tap.
     """
     num_tokens = target.num_tokens
-    if type(draft_vocab) is not int or not 0 <= draft_vocab <= num_tokens:
-      raise UserError(
-        f'draft_vocab: got {draft_vocab!r}, expected at most the {num_tokens} '
-        'tokens of the target, or 0 for all'
-      )
     if taps is None:
       taps = default_taps(target.num_layers)
     config = dataclasses.replace(
@@ -144,10 +138,7 @@ class Eagle3Layer(Layers):
     self.final_norm = Norm(c)
     if self.has_lm_head:
       self.lm_head = features.LMHead(c, self.draft_vocab)
-    # Row of each token in the LM head, or one past the last.
-    self.draft_rows = self.param(
-      'draft_rows', lambda _: jnp.zeros((c.vocab_size,), jnp.int32)
-    )
+    self.draft_rows = features.draft_rows(self)
     if self.has_embedding:
       self.embedding = self.param(
         'embedding', nn.initializers.normal(1), (c.vocab_size, c.width)
@@ -224,12 +215,6 @@ class Eagle3Layer(Layers):
   def row_logits(self, x_btd):
     """Returns the logits of the LM head's K rows: float32 [B, T, K]."""
     return self.lm_head(self.normed(x_btd))
-
-  def row_tokens(self):
-    """Returns the token of each row of the LM head: int [K]."""
-    tokens_v = jnp.arange(len(self.draft_rows), dtype=jnp.int32)
-    rows_k = jnp.zeros(self.draft_vocab, jnp.int32)
-    return rows_k.at[self.draft_rows].set(tokens_v, mode='drop')
 
   def logits(self, x_btd):
     """Returns logits, float32 [B, T, V], -1e30 for tokens it cannot draft."""

@@ -26,10 +26,15 @@ class TargetHead:
   Attributes:
     params: the target's parameters outside of its layers.
     transformer: the target, static.
+    draft_rows: int [V], row of each token in `drafted`, K for tokens that the
+      drafter cannot draft; None if it drafts all tokens.
+    drafted: [K, D], rows of the LM head, copied from it; None if all.
   """
 
   params: Any
   transformer: Transformer = struct.field(pytree_node=False)
+  draft_rows: Any = None
+  drafted: Any = None
 
   @classmethod
   def of(cls, transformer: Transformer, params) -> 'TargetHead':
@@ -37,14 +42,66 @@ class TargetHead:
     shared = {name: params[name] for name in _SHARED if name in params}
     return cls(params=shared, transformer=transformer)
 
+  def narrowed(self, draft_rows, draft_vocab: int) -> 'TargetHead':
+    """Returns the head of a drafter that can draft only K tokens.
+
+    Fewer rows of the LM head are read for each draft token (Zhao et al.
+    2502.14856).
+
+    Args:
+      draft_rows: int [V], see above.
+      draft_vocab: K.
+    """
+    tokens_k = row_tokens(draft_rows, draft_vocab)
+    rows = jax.tree.map(
+      lambda table: constrain(
+        jnp.take(table, tokens_k, axis=0), 'vocab', *[None] * (table.ndim - 1)
+      ),
+      self.params.get('head', self.params['embedding']),
+    )
+    return self.replace(draft_rows=draft_rows, drafted=rows)
+
   def embed(self, tokens_bt):
     return self._apply('embed', tokens_bt)
 
   def place(self, positions_bt):
     return self._apply('place', positions_bt)
 
+  @property
+  def num_rows(self) -> int:
+    """Number of tokens that have logits."""
+    if self.draft_rows is None:
+      return self.transformer.config.vocab_size
+    return self.drafted.shape[0]
+
+  def row_logits(self, hidden_btd):
+    """Returns the logits of the tokens to draft: float32 [B, T, num_rows]."""
+    if self.draft_rows is None:
+      return self._apply('logits', hidden_btd)
+    config = dataclasses.replace(
+      self.transformer.config,
+      vocab_size=self.num_rows,
+      padding=0,
+      tied_embeddings=True,
+    )
+    return self.transformer.clone(config=config).apply(
+      {'params': self.params | {'embedding': self.drafted}},
+      hidden_btd,
+      method='logits',
+    )
+
+  def row_of(self, tokens):
+    """Returns the tokens' rows in `row_logits`, or `num_rows` for none."""
+    if self.draft_rows is None:
+      return tokens
+    return jnp.take(self.draft_rows, tokens, mode='clip')
+
   def logits(self, hidden_btd):
-    return self._apply('logits', hidden_btd)
+    """Returns logits, float32 [B, T, V], -1e30 for tokens without a row."""
+    logits_btk = self.row_logits(hidden_btd)
+    if self.draft_rows is None:
+      return logits_btk
+    return self.widen(kernels.spread_rows(logits_btk, self.draft_rows))
 
   def widen(self, logits_btv):
     """Returns logits of another LM head, padded to the target's vocabulary.
@@ -125,6 +182,19 @@ def check_fingerprint(trained_for: str, target: LanguageModel) -> None:
     )
 
 
+def draft_rows(module: nn.Module):
+  """Declares the parameter of each token's row: int [V], K if it has none."""
+  shape = (module.config.vocab_size,)
+  return module.param('draft_rows', lambda _: jnp.zeros(shape, jnp.int32))
+
+
+def row_tokens(rows_v, count: int):
+  """Returns the token of each of K rows: int [K]."""
+  tokens_v = jnp.arange(len(rows_v), dtype=jnp.int32)
+  tokens_k = jnp.zeros(count, jnp.int32)
+  return tokens_k.at[rows_v].set(tokens_v, mode='drop')
+
+
 class LMHead(nn.Module):
   """LM head that belongs to a drafter, with this number of rows."""
 
@@ -182,9 +252,10 @@ class FeatureDrafter(Drafter):
 
   def with_params(self, params=None, target=None):
     drafter = self if params is None else self.replace(params=params)
-    if target is None:
-      return drafter
-    head = TargetHead.of(self.target_head.transformer, target)
+    old = self.target_head
+    head = TargetHead.of(old.transformer, target or old.params)
+    if old.draft_rows is not None:
+      head = head.narrowed(drafter.params['draft_rows'], old.num_rows)
     return drafter.replace(target_head=head)
 
   def read(self, features_btd):

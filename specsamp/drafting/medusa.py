@@ -27,17 +27,30 @@ class MedusaHeads(nn.Module):
     num_blocks: blocks of each head; a block after the first reads the one
       before it.
     has_lm_heads: True if each head has a separate LM head.
+    draft_vocab: number of tokens that it can draft, rows of the target's LM
+      head; 0 is all.
   """
 
   config: TransformerConfig
   num_heads: int
   num_blocks: int = 1
   has_lm_heads: bool = False
+  draft_vocab: int = 0
   taps: ClassVar[tuple[int, ...]] = ()
 
   @classmethod
-  def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
-    return cls(target, ahead)
+  def for_target(
+    cls,
+    target: TransformerConfig,
+    ahead: int,
+    num_layers: int,
+    draft_vocab: int = 0,
+  ):
+    return cls(target, ahead, draft_vocab=draft_vocab)
+
+  def setup(self):
+    if self.draft_vocab:
+      self.draft_rows = features.draft_rows(self)
 
   @property
   def ahead(self) -> int:

@@ -25,11 +25,18 @@ class MaskedLayers(eagle.DraftLayers):
     num_masks: number of tokens that one pass drafts after the first.
   """
 
-  num_masks: int
+  num_masks: int = 1
 
   @classmethod
-  def for_target(cls, target: TransformerConfig, ahead: int, num_layers: int):
-    return cls(target.for_drafter(num_layers), ahead - 1)
+  def for_target(
+    cls,
+    target: TransformerConfig,
+    ahead: int,
+    num_layers: int,
+    draft_vocab: int = 0,
+  ):
+    config = target.for_drafter(num_layers)
+    return cls(config, draft_vocab, num_masks=ahead - 1)
 
   @property
   def ahead(self) -> int:

@@ -50,8 +50,8 @@ class Kind(NamedTuple):
   def fields(self) -> tuple[str, ...]:
     """Fields of the module that `for_target` takes and a folder stores.
 
-    If they include `draft_vocab`, the number of tokens that it can draft, its
-    parameters include `draft_rows`, the LM head's row of each token.
+    If a module drafts only `draft_vocab` tokens, its parameters include
+    `draft_rows`, the LM head's row of each token.
     """
     return tuple(inspect.signature(self.module.for_target).parameters)[3:]
 
@@ -118,7 +118,22 @@ def make(
   kind = KINDS[name]
   if operator.index(ahead) < kind.min_ahead:
     raise UserError(f'ahead: got {ahead}, expected at least {kind.min_ahead}')
+  count, num_tokens = fields.get('draft_vocab', 0), target.num_tokens
+  if type(count) is not int or not 0 <= count <= num_tokens:
+    raise UserError(
+      f'draft_vocab: got {count!r}, expected at most the {num_tokens} tokens '
+      'of the target, or 0 for all'
+    )
   return kind.module.for_target(target, ahead, num_layers, **fields)
+
+
+def head_for(module, params, transformer, target_params) -> TargetHead:
+  """Returns a target's head for a drafter with these parameters."""
+  head = TargetHead.of(transformer, target_params)
+  has_own = isinstance(module, (eagle3.Eagle3Layer, dflash.DFlashLayers))
+  if getattr(module, 'draft_vocab', 0) and not has_own:
+    return head.narrowed(params['draft_rows'], module.draft_vocab)
+  return head
 
 
 def kind_of(module) -> Kind:
@@ -176,7 +191,7 @@ def trained_drafter(
     params = meshes.shard(params, target.mesh)
   drafter = kind.drafter(
     params=params,
-    target_head=TargetHead.of(target.transformer, target.params),
+    target_head=head_for(module, params, target.transformer, target.params),
     module=module.clone(config=config),
     tree=tree,
     law=law,

@@ -16,7 +16,7 @@ from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.data import conversations, corpora, packing
 from specsamp.decoding import trial
 from specsamp.drafting import trained as kinds
-from specsamp.drafting.features import DraftModule, TargetHead
+from specsamp.drafting.features import DraftModule
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import float16
@@ -71,7 +71,7 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
     return LOSSES[config.kind](
       module,
       params | chosen,
-      TargetHead.of(transformer, target_params),
+      kinds.head_for(module, chosen, transformer, target_params),
       sequences,
       config,
     )
@@ -255,10 +255,11 @@ def _chosen(
   config: DistillConfig, module, labels: np.ndarray, workdir, mesh: Mesh | None
 ) -> dict[str, jax.Array]:
   """Returns the drafter's untrained parameters, on the devices."""
-  if 'draft_vocab' not in kinds.KINDS[config.kind].fields:
+  if not getattr(module, 'draft_vocab', 0):
     return {}
-  if config.init:
-    draft_rows = drafter_dir.load(config.init).params[_ROWS]
+  start = drafter_dir.load(config.init) if config.init else None
+  if start and start.module.draft_vocab == module.draft_vocab:
+    draft_rows = start.params[_ROWS]
   else:
     draft_rows = draft_vocab.choose_rows(
       workdir,

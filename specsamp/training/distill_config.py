@@ -25,8 +25,10 @@ class DistillConfig(run_config.RunConfig):
     ahead: tokens that the drafter drafts in a round: heads, or masks plus one.
       EAGLE can draft any number, and so can EAGLE-3, which learns to draft this
       number.
-    draft_vocab: tokens that EAGLE-3 can draft, the most frequent ones of the
-      training text; 0 is all.
+    draft_vocab: tokens that it can draft, the most frequent ones of the
+      training text; 0 is all. Fewer tokens make drafting and training faster,
+      and the text's other tokens are always rejected. EAGLE-3 trains an LM head
+      for them, other kinds read these rows of the target's.
     num_layers: layers of EAGLE, MTP, EAGLE-3, DFlash, TreeFlash or a parallel
       drafter.
       Most papers have one. More layers pay where a round is one pass and not a

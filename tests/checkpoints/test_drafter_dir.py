@@ -21,7 +21,7 @@ def target():
 
 
 def _trained(target, kind):
-  fields = {'draft_vocab': 7} if kind == 'eagle3' else {}
+  fields = {'draft_vocab': 7} if kind in ('eagle', 'eagle3', 'medusa') else {}
   return tiny.trained(target, kind, **fields)
 
 

@@ -69,10 +69,12 @@ def _best(transformer, params, tokens_bs):
   return jnp.argmax(logits_bsv, axis=-1)
 
 
-def make_drafter(kind, shape, target=None, num_layers=1, coupled=False):
+def make_drafter(
+  kind, shape, target=None, num_layers=1, coupled=False, **fields
+):
   target = target or make_target()
   tree, law = SHAPES[shape]
-  trained = tiny.trained(target, kind, num_layers=num_layers)
+  trained = tiny.trained(target, kind, num_layers=num_layers, **fields)
   law = 'deterministic' if coupled else law
   return trained_drafter(trained, target, tree, law, coupled)
 

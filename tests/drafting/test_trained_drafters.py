@@ -149,24 +149,33 @@ def _drafted(drafter, target):
     SamplingParams().broadcast(len(where)),
   )
   logits_rv = hidden_rd @ np.asarray(target.params['head']).T
+  if count := drafter.module.draft_vocab:
+    logits_rv[:, np.asarray(drafter.params['draft_rows']) == count] = -1e30
   return draft, where, jax.jit(transforms.probabilities)(logits_rv, sampling)
 
 
 @pytest.mark.parametrize(
-  ('kind', 'shape', 'positions', 'num_layers'),
+  ('kind', 'shape', 'positions', 'num_layers', 'draft_vocab'),
   [
-    ('medusa', 'tree', 'rotary', 1),
-    ('hydra', 'tree', 'rotary', 1),
-    ('eagle', 'chain', 'rotary', 1),
-    ('mtp', 'tree', 'rotary', 1),
-    ('medusa_parallel', 'tree', 'rotary', 1),
-    ('eagle_parallel', 'chain', 'relative', 2),
+    ('medusa', 'tree', 'rotary', 1, 0),
+    ('medusa', 'chain', 'rotary', 1, 9),
+    ('hydra', 'tree', 'rotary', 1, 9),
+    ('eagle', 'chain', 'rotary', 1, 0),
+    ('eagle', 'tree', 'rotary', 1, 9),
+    ('mtp', 'tree', 'rotary', 1, 0),
+    ('medusa_parallel', 'tree', 'rotary', 1, 9),
+    ('eagle_parallel', 'chain', 'relative', 2, 0),
+    ('eagle_parallel', 'tree', 'rotary', 1, 9),
   ],
 )
-def test_q_is_what_follows_each_path(kind, shape, positions, num_layers):
+def test_q_is_what_follows_each_path(
+  kind, shape, positions, num_layers, draft_vocab
+):
   """q depends on a node's path and on no other node."""
   target = make_target(positions)
-  drafter = make_drafter(kind, shape, target, num_layers)
+  drafter = make_drafter(
+    kind, shape, target, num_layers, draft_vocab=draft_vocab
+  )
   draft, where, q_rv = _drafted(drafter, target)
   drafted, valid = np.asarray(draft.tokens), np.asarray(draft.valid)
   got = np.asarray(draft.q).reshape(len(where), VOCAB)

@@ -119,8 +119,10 @@ def _ngram_or_model(_, draft):
   return ngram_or_model(ngram, model_drafter(draft, 3))
 
 
-def _trained(make, kind):
-  return lambda target, _: trained_drafter(make(target, kind), target, 3)
+def _trained(make, kind, **fields):
+  return lambda target, _: trained_drafter(
+    make(target, kind, **fields), target, 3
+  )
 
 
 # Makes a drafter of (target, draft); its verifier; a temperature. A random
@@ -156,6 +158,11 @@ _OTHERS = {
     1.0,
   ),
   'eagle_parallel': (_trained(tiny.trained, 'eagle_parallel'), 'token', 30.0),
+  'eagle of few tokens': (
+    _trained(tiny.trained, 'eagle', draft_vocab=9),
+    'token',
+    30.0,
+  ),
   'dflash': (_trained(tiny.trained, 'dflash'), 'token', 30.0),
   'dspark': (_trained(tiny.published, 'dspark'), 'token', 30.0),
   'treeflash': (_trained(tiny.trained, 'treeflash'), 'token', 30.0),

@@ -150,12 +150,12 @@ def trained(
   """Returns a drafter for a target, with random parameters."""
   module = make(kind, target.config, ahead, num_layers, **fields)
   params = noise(module, seed)
-  if kind == 'eagle3':
+  if 'draft_rows' in params:
     params['draft_rows'] = _draft_rows(module)
   return DraftModule(module, params, target.fingerprint)
 
 
-def _draft_rows(module: Eagle3Layer):
+def _draft_rows(module):
   """Maps the last token and the first ones; the others cannot be drafted."""
   size = module.config.vocab_size
   tokens = np.r_[: module.draft_vocab - 1, size - 1]

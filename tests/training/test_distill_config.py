@@ -20,7 +20,10 @@ _CONFIG = DistillConfig(kind='eagle_parallel', ahead=3, batch_size=8, length=16)
     (dict(noise=-0.1), 'noise: got -0.1, expected at least 0'),
     (dict(retention=1.5), 'retention: got 1.5, expected at most 1'),
     (dict(kind='medusa', num_layers=2), 'num_layers: medusa has none, got 2'),
-    (dict(draft_vocab=9), 'draft_vocab: eagle_parallel drafts all .*, got 9'),
+    (
+      dict(kind='dflash', draft_vocab=9),
+      'draft_vocab: dflash drafts all .*, got 9',
+    ),
     (
       dict(num_continuations=64, prompt_length=17),
       'prompt_length: got 17, more than the length 16 .*',

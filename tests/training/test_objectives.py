@@ -12,7 +12,7 @@ from testing import tiny
 from testing.small import log_softmax
 
 from specsamp.drafting.features import TargetHead
-from specsamp.drafting.trained import KINDS, make
+from specsamp.drafting.trained import KINDS, head_for, make
 from specsamp.models import Transformer
 from specsamp.training import distill
 from specsamp.training.distill_config import DistillConfig
@@ -27,9 +27,9 @@ _TOKENS = np.random.default_rng(0).integers(
 
 
 @functools.cache
-def _made(kind):
+def _made(kind, **fields):
   target = tiny.model(_VOCAB, 0, num_layers=max(2, tiny.layers(kind)))
-  return target, tiny.trained(target, kind, _AHEAD)
+  return target, tiny.trained(target, kind, _AHEAD, **fields)
 
 
 def _batch(module):
@@ -145,6 +145,7 @@ def _total(config, losses, alphas, first):
 
 _TEXT = dict(loss='text', decay=0.7)
 _KL = dict(loss='kl', decay=0.7)
+_FEW = dict(draft_vocab=17)
 _ALPHA = dict(loss='lk_alpha', position_weights='expected_length', decay=1.0)
 
 
@@ -158,29 +159,44 @@ _ALPHA = dict(loss='lk_alpha', position_weights='expected_length', decay=1.0)
     ('eagle_parallel', _KL | dict(retention=0.6)),
     ('dflash', _KL),
     ('treeflash', _KL),
+    *((kind, _KL | _FEW) for kind in ('eagle', 'hydra', 'eagle_parallel')),
+    ('medusa', _TEXT | _FEW),
+    ('medusa_parallel', _TEXT | _FEW),
   ],
-  ids=lambda value: value if isinstance(value, str) else value['loss'],
+  ids=lambda value: (
+    value if isinstance(value, str) else '-'.join(map(str, value.values()))
+  ),
 )
 def test_losses_and_metrics(kind, loss):
   config = DistillConfig(kind=kind, cross_entropy_weight=0.3, **loss)
-  target, trained = _made(kind)
-  target_head = TargetHead.of(target.transformer, target.params)
-  made = trained.module, trained.params, target_head
-  batch = _batch(trained.module)
+  target, trained = _made(kind, **_FEW if config.draft_vocab else {})
+  module, params = trained.module, trained.params
+  target_head = head_for(module, params, target.transformer, target.params)
+  made = module, params, target_head
+  batch = _batch(module)
   reads = config.reads_features
+  drafted = np.arange(_VOCAB)
+  if config.draft_vocab:
+    drafted = np.flatnonzero(params['draft_rows'] < config.draft_vocab)
   total, metrics = jax.jit(
     lambda: LOSSES[kind](
       *made, batch if reads else Batch(_TOKENS, _STARTS), config
     )
   )()
-  head = np.asarray(target_head.params['head'], np.float64).T
+  head = np.asarray(target_head.params['head'], np.float64)[drafted].T
   values, losses, alphas = {}, {}, {}
   for b, start, depth, place, output in _outputs(
     kind, made, batch, config.retention
   ):
     output = np.asarray(output, np.float64)
     q_logits, p_logits = output @ head, batch.hidden[b, place] @ head
-    label, at = _TOKENS[b, place + 1], ((b, start), depth)
+    at, token = ((b, start), depth), _TOKENS[b, place + 1]
+    if token not in drafted:
+      values.setdefault(f'agreement_{depth + 1}', []).append(False)
+      if reads:
+        values.setdefault(f'alpha_{depth + 1}', []).append(0)
+      continue
+    label = np.searchsorted(drafted, token)
     losses[at], alphas[at] = _loss_and_alpha(
       config.loss, q_logits, p_logits, label
     )

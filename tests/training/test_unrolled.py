@@ -10,7 +10,7 @@ from testing import tiny
 
 from specsamp.drafting import TokenTree
 from specsamp.drafting.drafter import after_prompts
-from specsamp.drafting.features import TargetHead
+from specsamp.drafting.features import TargetHead, row_tokens
 from specsamp.drafting.trained import trained_drafter
 from specsamp.errors import UserError
 from specsamp.sampling import draw
@@ -196,12 +196,7 @@ def test_the_most_frequent_tokens_have_rows(tmp_path):
   rows = draft_vocab.choose_rows(tmp_path, text, VOCAB, 4)
   # Of 0, 5 and 9 the first ones.
   assert rows.tolist() == [0, 4, 1, 4, 4, 2, 4, 3, 4, 4, 4]
-  _, trained = _made()
-  module = trained.module.clone(draft_vocab=4)
-  tokens = module.apply(
-    {'params': trained.params | {'draft_rows': jnp.asarray(rows)}},
-    method='row_tokens',
-  )
+  tokens = row_tokens(jnp.asarray(rows), 4)
   np.testing.assert_array_equal(tokens, [0, 2, 5, 7])
   # A run keeps its tokens, whatever the text is now.
   again = draft_vocab.choose_rows(tmp_path, text + 1, VOCAB, 4)

@@ -315,7 +315,7 @@ def _mtp(values: dict[str, Any]) -> Reader:
             'a copy of it'
           )
     layer = layouts.prefixed(llama.layer(config), 'layers_0.', '')
-    module = MTPLayer(config, (target.num_layers,) if is_apart else ())
+    module = MTPLayer(config, taps=(target.num_layers,) if is_apart else ())
     layout = {'fuse': fuse} | llama.norms(**norms) | layer
     return _read(path, module, layout, tensors)
 

@@ -85,6 +85,10 @@ class Labels(NamedTuple):
     gradient, the loss of a part and its gradient in `hidden_bmd` are computed
     together, so that the logits are neither kept nor computed again.
 
+    If the drafter cannot draft all tokens, p is the target's distribution on
+    those that it can. Places whose text has another token teach nothing, and
+    count as rejected.
+
     Args:
       config: names the loss.
       target_head: the target's LM head. It gets no gradient.
@@ -97,15 +101,16 @@ class Labels(NamedTuple):
     def total(hidden_bmd, places_bm):
       p_logits = None
       if self.hidden is not None:
-        p_logits = target_head.logits(take(self.hidden, places_bm))
-      logits_bmv = target_head.logits(hidden_bmd)
-      next_bm = take(self.next, places_bm)
-      compared = compare(config, logits_bmv, next_bm, p_logits)
+        p_logits = target_head.row_logits(take(self.hidden, places_bm))
+      logits_bmk = target_head.row_logits(hidden_bmd)
+      next_bm = target_head.row_of(take(self.next, places_bm))
+      next_bm = jnp.minimum(next_bm, target_head.num_rows - 1)
+      compared = compare(config, logits_bmk, next_bm, p_logits)
       return compared[0].sum(), compared
 
     def over_parts(compute, hidden_bmd):
-      vocab_size = target_head.transformer.config.vocab_size
-      max_places = max(_PART_LOGITS // (vocab_size * len(hidden_bmd)), 1)
+      num_logits = target_head.num_rows * len(hidden_bmd)
+      max_places = max(_PART_LOGITS // num_logits, 1)
       return in_parts(
         lambda part: compute(*part), (hidden_bmd, places_bm), max_places
       )
@@ -127,13 +132,20 @@ class Labels(NamedTuple):
     compared.defvjp(forward, backward)
     loss_bm, log_alpha_bm, hit_bm = compared(hidden_bmd)
     inside_bm = self.is_inside(places_bm)
+    if target_head.draft_rows is None:
+      has_row_bm = jnp.ones_like(inside_bm)
+    else:
+      next_bm = target_head.row_of(take(self.next, places_bm))
+      has_row_bm = next_bm < target_head.num_rows
+    if log_alpha_bm is not None:
+      log_alpha_bm = jnp.where(has_row_bm, log_alpha_bm, acceptance.NEVER)
     return Depth(
       start=places_bm - distance,
       loss=loss_bm,
       log_alpha=log_alpha_bm,
-      hit=hit_bm,
+      hit=hit_bm & has_row_bm,
       inside=inside_bm,
-      teaches=inside_bm,
+      teaches=inside_bm & has_row_bm,
     )
 
   def is_inside(self, places_bm):

@@ -42,7 +42,7 @@ def loss(module, params, target_head, batch, config):
   logits_btv = target_head.logits(labels.hidden)
   normalizer_bt = jax.nn.logsumexp(logits_btv, axis=-1)
   # Columns are the K tokens that the layer can draft, and K for others.
-  tokens_k = module.apply({'params': params}, method='row_tokens')
+  tokens_k = features.row_tokens(params['draft_rows'], module.draft_vocab)
   logits_btk = lookup.along(logits_btv, tokens_k[None, None], axis=2)
   logits_btk = constrain(logits_btk, 'batch', None, 'vocab')
   column = lambda tokens_bt: jnp.take(

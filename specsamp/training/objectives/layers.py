@@ -85,8 +85,8 @@ def eagle(module, params, target_head, batch, config):
   """Sums SmoothL1(feature) + cross_entropy * loss(p, q) over the groups.
 
   EAGLE uses the loss `kl` with a weight of 0.1; ParallelSpec uses a decay of 1.
-  Further metrics, over the tokens without masks, are `regression` and the loss
-  of the distribution under its name.
+  Further metrics, over the tokens that teach and not over masks, are
+  `regression` and the loss of the distribution under its name.
   """
   features_btd, length = batch.features, batch.features.shape[1]
   outputs = group_outputs(
@@ -107,8 +107,8 @@ def eagle(module, params, target_head, batch, config):
     config, target_head, outputs.hidden, outputs.reads, outputs.number[None]
   )
   of_tokens = {
-    'regression': smooth_bq[:, :length].mean(),
-    config.loss: whole.loss[:, :length].mean(),
+    name: depths.mean_where(loss_bq[:, :length], whole.teaches[:, :length])
+    for name, loss_bq in (('regression', smooth_bq), (config.loss, whole.loss))
   }
   loss_bq = smooth_bq + config.cross_entropy_weight * whole.loss
   by_depth = outputs.by_depth(whole._replace(loss=loss_bq))
