@@ -28,6 +28,7 @@ _VALUES = {
   'eagle_parallel': dict(ahead=5, groups=48, retention=0.8, decay=1.0),
   'medusa': dict(ahead=4, groups=96, loss='text'),
   'medusa_parallel': dict(ahead=4, groups=64, loss='text'),
+  'draft_model': dict(num_layers=2),
   'hydra': dict(ahead=4, groups=96, decay=0.9),
   'eagle3': dict(
     ahead=5, groups=128, retention=0.7, noise=0.0

@@ -1,7 +1,7 @@
 r"""Trees whose shape each draft chooses, against the best static ones.
 
-EAGLE-2 (Li et al. 2406.16858) for EAGLE, and DDTree (2604.12989) for three
-layers that draft in one pass: trees of 8, 16, 32 and 64 nodes, and the best
+EAGLE-2 (Li et al. 2406.16858) for EAGLE, and DDTree (2604.12989) for a layer
+that drafts in one pass: trees of 8, 16, 32 and 64 nodes, and the best
 static trees of the same sizes. These are searched as in
 `configs/papers/mcsd/best_tree.py`, from the acceptance of these drafters on the
 same prompts. Greedy and at temperature 1, where static trees are drawn and
@@ -9,8 +9,8 @@ dynamic ones have the most probable tokens. Ten minutes each on 2 CPU cores.
 
   python launch/evaluate.py --workdir=runs/dynamic_eagle \
     --config=configs/dynamic_trees.py:eagle
-  python launch/evaluate.py --workdir=runs/dynamic_deep \
-    --config=configs/dynamic_trees.py:eagle_parallel_deep
+  python launch/evaluate.py --workdir=runs/dynamic_parallel \
+    --config=configs/dynamic_trees.py:eagle_parallel
 
 The deepest static tree is not always the best, because acceptance falls with
 depth and the search only knows the rank: `--config.search_depth=4` bounds it.
@@ -25,9 +25,9 @@ LAUNCHER = 'evaluate'
 
 
 def get_config(arg: str | None = None):
-  """Returns the config of eagle, eagle_parallel_deep or smoke."""
+  """Returns the config of eagle, eagle_parallel or smoke."""
   arg = arg or 'eagle'
-  check_name('argument', arg, ('eagle', 'eagle_parallel_deep', 'smoke'))
+  check_name('argument', arg, ('eagle', 'eagle_parallel', 'smoke'))
   smoke = arg == 'smoke'
   drafter = 'eagle' if smoke else arg
   # EAGLE-2 reads ten tokens of a level. One pass of masks knows all levels,

@@ -10,8 +10,9 @@ published HumanEval.jsonl.gz must be in `--config.data`.
     --workdir=runs/humaneval --allow_code_execution
 
 `--config.samples=100` gives pass@10 and pass@100. A pair
-(`:llama-2-13b+llama-68m`) is read from MODELS/..; `:smoke` or `:PAIR,smoke` is
-the smallest size.
+(`:llama-2-13b+llama-68m`) is read from MODELS/..; `:PAIR,small` has 40
+problems, 8 at once, for CPU cores; `:smoke` or `:PAIR,smoke` is the smallest
+size.
 """
 
 from specsamp.experiments import config
@@ -31,5 +32,6 @@ def get_config(arg: str | None = None):
       for temperature in (0.0, 0.8)
     ),
     top_p=0.95,
+    small=dict(num_prompts=40, max_new_tokens=256),
     tasks=('humaneval',),
   )

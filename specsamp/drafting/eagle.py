@@ -95,6 +95,23 @@ class EagleLayer(DraftLayers):
     return kernels.project(jnp.concatenate(both, axis=-1), self.fuse, dtype)
 
 
+class TokenLayers(DraftLayers):
+  """Layers on tokens alone: a model with the target's embedding and LM head."""
+
+  def setup(self):
+    super().setup()
+    self.final_norm = Norm(self.config)
+
+  def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
+    """Returns the normed stream, [B, T, D], and the cache: see `EagleLayer`."""
+    streams, cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
+    return self.final_norm(streams[-1]), cache
+
+  def text(self, embedded_btd, before_btd):
+    """Returns the layers' input at tokens, [B, T, D]: their embeddings."""
+    return embedded_btd
+
+
 class PublishedEagleLayer(EagleLayer):
   """EAGLE's layer in the form of the authors' published weights.
 

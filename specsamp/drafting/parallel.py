@@ -15,7 +15,6 @@ from specsamp.drafting import eagle, features
 from specsamp.drafting.drafter import Drafter, emitted_tokens
 from specsamp.drafting.eagle import EagleState
 from specsamp.models import TransformerConfig, float16
-from specsamp.models.transformer import Norm
 
 
 class MaskedLayers(eagle.DraftLayers):
@@ -76,21 +75,8 @@ class EagleParallelLayer(MaskedLayers, eagle.EagleLayer):
     )
 
 
-class MedusaParallelLayer(MaskedLayers):
-  """Layers with masks that read no features and end in a norm."""
-
-  def setup(self):
-    super().setup()
-    self.final_norm = Norm(self.config)
-
-  def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
-    """Returns the normed stream, [B, T, D], and the cache: see `EagleLayer`."""
-    streams, cache = self.run(x_btd, positions_bt, cache, mask, **arguments)
-    return self.final_norm(streams[-1]), cache
-
-  def text(self, embedded_btd, before_btd):
-    """Returns the layers' input at tokens, [B, T, D]: their embeddings."""
-    return embedded_btd
+class MedusaParallelLayer(MaskedLayers, eagle.TokenLayers):
+  """Layers with masks that read no features."""
 
 
 @struct.dataclass

@@ -1,6 +1,7 @@
 """Configs of the experiments: their keys, and the argument of a config file."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import ml_collections
@@ -171,11 +172,11 @@ class DrafterConfig(ModelsConfig):
   Attributes:
     dtype: dtype that the target computes in; '' is that of its folder.
     drafter: '' is the draft model, none is plain decoding. medusa, hydra,
-      eagle, medusa_parallel, eagle_parallel and eagle_parallel_deep are trained
-      on the embedded target. ngram, lookahead and ngram_or_draft look up
-      tokens. mtp is the module of multi-token prediction in the target's
-      folder. Other values are a trained drafter's folder, or a user-defined
-      drafter, my.module:Name.
+      eagle, medusa_parallel and eagle_parallel are trained on the embedded
+      target, smollm2-eagle on SmolLM2-135M-Instruct. ngram, lookahead and
+      ngram_or_draft look up tokens. mtp is the module of multi-token prediction
+      in the target's folder. Other values are a trained drafter's folder, or a
+      user-defined drafter, my.module:Name.
     lookup: settings of the drafters that look up.
     verifier: rule that accepts draft tokens, see docs/verifiers.md, or a
       user-defined one, my.module:Name; '' is the default of the drafter.
@@ -362,31 +363,35 @@ class Size(NamedTuple):
     num_prompts: int,
     max_prompt_tokens: int = 128,
     max_new_tokens: int = 0,
+    small: Mapping[str, Any] | None = None,
     **values: Any,
   ) -> ml_collections.ConfigDict:
     """Returns the config of a comparison of these models at this size.
 
     Args:
-      num_prompts: prompts of each task at full size; `small` has at most 20,
+      num_prompts: prompts of each task at full size; `small` has at most 8,
         `smoke` has one.
       max_prompt_tokens: bound for the embedded pair; other pairs have 1536,
-        `small` has 512 and `smoke` 32.
+        `small` has 384 and `smoke` 32.
       max_new_tokens: bound for all pairs; 0 is 128 for the embedded pair and
-        512 for others. `small` has at most 96, `smoke` has 16.
+        512 for others. `small` has at most 64, `smoke` has 16.
+      small: values of `small` that differ, among them batch_size, which is 8.
       **values: other values of a `ComparisonConfig`.
     """
     target, draft = (
       self.pair and f'MODELS/{folder}' for folder in pairs.folders(self.pair)
     )
     prompt, new = (1536, 512) if self.pair else (max_prompt_tokens, 128)
-    bounds = {'small': (20, 512, 96), 'smoke': (1, 32, 16)}.get(self.name)
+    bounds = {'small': (8, 384, 64), 'smoke': (1, 32, 16)}.get(self.name)
     values_at = (num_prompts, prompt, max_new_tokens or new)
     names = ('num_prompts', 'max_prompt_tokens', 'max_new_tokens')
     sizes = dict(
       zip(names, map(min, values_at, bounds or values_at), strict=True)
     )
-    models = dict(target=target, draft=draft)
-    return schema.config_dict(ComparisonConfig, **models, **sizes, **values)
+    values |= dict(target=target, draft=draft) | sizes
+    if self.name == 'small':
+      values |= dict(batch_size=8) | dict(small or {})
+    return schema.config_dict(ComparisonConfig, **values)
 
 
 def parse(arg: str | None) -> Size:

@@ -9,6 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from specsamp import verification
+from specsamp.checkpoints import folders
 from specsamp.data import prompts
 from specsamp.data.prompts import Prompt
 from specsamp.decoding import depth_costs
@@ -165,6 +166,12 @@ class Decoding:
         comparison always does.
     """
     run = self._with_depth_costs() if self.config.adaptive else self
+    if self.config.target:
+      path = folders.find('model', self.config.target)
+      print(
+        f'target {self.config.target}: {self.target}, fingerprint '
+        f'{self.target.fingerprint}, read from {path}'
+      )
     if self.tasks:
       # Greedily a small model soon repeats itself.
       number, seed = self.config.shown

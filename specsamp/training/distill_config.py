@@ -18,8 +18,9 @@ class DistillConfig(run_config.RunConfig):
 
   Attributes:
     kind: kind of the drafter, one of `drafting.trained.KINDS`: medusa, hydra,
-      eagle, mtp, eagle3, medusa_parallel, eagle_parallel, dflash or
-      treeflash.
+      eagle, mtp, eagle3, medusa_parallel, eagle_parallel, dflash or treeflash;
+      or draft_model, layers that read no features, with the target's embedding
+      and LM head.
     target: folder or GGUF file of the target, or its name at the hub; '' is the
       embedded target.
     ahead: tokens that the drafter drafts in a round: heads, or masks plus one.
@@ -29,9 +30,8 @@ class DistillConfig(run_config.RunConfig):
       training text; 0 is all. Fewer tokens make drafting and training faster,
       and the text's other tokens are always rejected. EAGLE-3 trains an LM head
       for them, other kinds read these rows of the target's.
-    num_layers: layers of EAGLE, MTP, EAGLE-3, DFlash, TreeFlash or a parallel
-      drafter.
-      Most papers have one. More layers pay where a round is one pass and not a
+    num_layers: layers of a kind that has any: all but medusa and hydra. Most
+      papers have one. More layers pay where a round is one pass and not a
       pass a token.
     init: folder of a drafter to start from, for a parallel drafter also one of
       EAGLE, for TreeFlash also one of DFlash. Layers that it lacks start as the

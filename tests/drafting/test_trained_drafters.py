@@ -93,7 +93,7 @@ def _hidden_by_hand(drafter, target, tokens_rs, root_r, depth_r):
 
   masks_rsd = np.zeros_like(before_rsd)
   is_mask_rs = np.zeros(tokens_rs.shape, bool)
-  if kind in ('eagle', 'mtp'):  # their outputs replace features
+  if kind in ('eagle', 'mtp', 'draft_model'):  # their outputs replace features
     for step in range(max(depth_r)):
       out_rsd = np.asarray(layer(before_rsd, masks_rsd, is_mask_rs))
       before_rsd[rows, root_r + step + 1] = out_rsd[rows, root_r + step]
@@ -163,6 +163,7 @@ def _drafted(drafter, target):
     ('eagle', 'chain', 'rotary', 1, 0),
     ('eagle', 'tree', 'rotary', 1, 9),
     ('mtp', 'tree', 'rotary', 1, 0),
+    ('draft_model', 'tree', 'learned', 2, 9),
     ('medusa_parallel', 'tree', 'rotary', 1, 9),
     ('eagle_parallel', 'chain', 'relative', 2, 0),
     ('eagle_parallel', 'tree', 'rotary', 1, 9),
@@ -222,6 +223,7 @@ def test_coupled_candidates_are_the_first_of_their_races(kind, shape):
     ('medusa', 'tree', 'rotary', 1),
     ('eagle', 'tree', 'relative', 1),
     ('eagle', 'dynamic', 'rotary', 1),
+    ('draft_model', 'chain', 'rotary', 2),
     ('eagle_parallel', 'tree', 'learned', 2),
     *(
       pytest.param(*case, marks=pytest.mark.slow)

@@ -20,8 +20,8 @@ _MIN_TAU = {
   'ngram': 1.2, 'lookahead': 1.3, 'medusa': 1.4, 'medusa_parallel': 1.5,
 }  # fmt: skip
 _SLOW = (
-  'medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel',
-  'eagle_parallel_deep', 'ngram', 'lookahead', 'ngram_or_model',
+  'medusa', 'hydra', 'eagle', 'medusa_parallel', 'eagle_parallel', 'ngram',
+  'lookahead', 'ngram_or_model',
 )  # fmt: skip
 
 

@@ -80,7 +80,7 @@ def _outputs(kind, made, batch, retention):
         yield b, _STARTS[b, m], j, place, output
   else:
     features = None
-    if kind != 'medusa_parallel':
+    if KINDS[kind].reads_features:
       features = batch.features + batch.noise
     hidden = jax.jit(
       lambda: (
@@ -155,7 +155,7 @@ _ALPHA = dict(loss='lk_alpha', position_weights='expected_length', decay=1.0)
   [
     *((kind, _ALPHA) for kind in KINDS if kind != 'eagle3'),
     ('hydra', _TEXT),
-    ('medusa_parallel', _TEXT),  # reads no features
+    *((kind, _TEXT) for kind in ('medusa_parallel', 'draft_model')),
     ('eagle_parallel', _KL | dict(retention=0.6)),
     ('dflash', _KL),
     ('treeflash', _KL),

@@ -27,6 +27,7 @@ def get_config(arg: str | None = None):
       for length in ((1, 2) if size.smoke else range(1, 8))
     ),
     top_p=0.8,
+    small=dict(num_prompts=4, batch_size=1),
     tasks=('xsum', 'humaneval'),
     plot='by_draft_length',
     note=(

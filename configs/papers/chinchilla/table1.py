@@ -39,6 +39,7 @@ def get_config(arg: str | None = None):
       for temperature in (1.0, 0.0)
     ),
     top_p=0.8,
+    small=dict(num_prompts=12, max_new_tokens=128),
     tasks=('xsum', 'humaneval'),
     note=(
       'The paper (Chinchilla 70B and 4B, 16 TPU v4; ArS 14.1 ms/token): '

@@ -41,7 +41,9 @@ def get_config(arg: str | None = None):
       ),
     ),
     tasks=('code_edits',),
+    small=dict(batch_size=1),
     note='The post: one prompt each, of its own choice.',
   )
-  values.max_prompt_tokens = 96 if smoke else 192
+  if not size.pair:
+    values.max_prompt_tokens = 96 if smoke else 192
   return values

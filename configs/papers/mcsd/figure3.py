@@ -23,6 +23,7 @@ _RULES = (  # name, verifier, law
 
 def get_config(arg: str | None = None):
   size = config.parse(arg)
+  most = {'small': 32, 'smoke': 2}.get(size.name, 64)
   return size.comparison(
     num_prompts=8,
     max_new_tokens=64,
@@ -38,7 +39,8 @@ def get_config(arg: str | None = None):
       for temperature in (0.0, 1.0)
       # At temperature 0 all rules are the same.
       for name, verifier, law in (_RULES if temperature else _RULES[:1])
-      for count in ((1, 2) if size.smoke else (1, 2, 4, 8, 16, 32, 64))
+      for count in (1, 2, 4, 8, 16, 32, 64)
+      if count <= most
     ),
     tasks=('alpaca', 'wmt') if size.pair else ('code',),
     plot='by_candidates',

@@ -78,6 +78,10 @@ _BRANCHINGS = (
   (4, 2, 2, 1, 1, 1),
   (3, 2, 2, 1, 1, 1, 1, 1),
 )
+_FEW = (
+  *((1,) * length for length in (2, 4, 6)),
+  *((2, 2, 1, 1), (4, 2, 1, 1), (8, 2, 1, 1)),
+)
 
 
 def get_config(arg: str | None = None):
@@ -93,7 +97,8 @@ def get_config(arg: str | None = None):
         branching = tuple(map(int, shape.lstrip('γ').split('x')))
         branching = (1,) * branching[0] if shape[0] == 'γ' else branching
         figures.setdefault(branching, {})[task] = figure
-    branchings = ((1, 1), (2, 2)) if size.smoke else _BRANCHINGS
+    few = {'small': _FEW, 'smoke': ((1, 1), (2, 2))}
+    branchings = few.get(size.name, _BRANCHINGS)
     for branching in sorted({*branchings, *figures}):
       paper = figures.get(branching, {})
       is_chain = max(branching) == 1

@@ -32,14 +32,8 @@ _METHODS = {
   'hydra': 'Hydra',
   'eagle': 'EAGLE',
   'eagle_parallel': 'EAGLE + ParallelSpec',
-  'eagle_parallel_deep': 'EAGLE + ParallelSpec, 3 layers',
 }
-# EAGLE's tree, chosen by hand; and a tree of the same size, as deep as one pass
-# drafts.
-_TREE = (4, (3, 2, 2, 1), (3, 2, 2, 1), (3,), (2,))
-_DEEP_TREE = (
-  4, (2, 1, 1), (2, 1, 1), (2, 1, 1), (2, 1), (2, 1), (1,), (1,), (1,),
-)  # fmt: skip
+_TREE = (4, (3, 2, 2, 1), (3, 2, 2, 1), (3,), (2,))  # EAGLE's, by hand
 _UNTRAINED = ('', 'ngram', 'lookahead', 'ngram_or_draft')
 # Speedups in the six categories, their average, τ.
 _PAPER = {
@@ -89,11 +83,6 @@ _PAPER = {
   },
 }
 _FIRST = 'vicuna-7b'  # whose figures the embedded pair is shown with
-# The paper has one layer. The figures of three layers have its τ and a longer
-# round. One pass is a fourth of the difference between EAGLE's round of five
-# passes and a round of one. 55 % of the weights of a pass are the layer's
-# (202M; the fusing layer has 34M, the LM head 131M).
-_LAYER = 202 / (202 + 34 + 131) / 4
 
 
 def get_config(arg: str | None = None):
@@ -139,12 +128,11 @@ def _shapes(drafter: str, target: str, smoke: bool) -> list[tuple]:
 
   The paper drafts five deep, with trees for trained drafters. Hydra has four
   heads, the embedded Hydra six; prompt lookup copies ten tokens, Lookahead has
-  n-grams of five. One pass over three layers drafts nine deep as fast as five.
+  n-grams of five.
   """
   longest = {
     'ngram': 10,
     'lookahead': 4,
-    'eagle_parallel_deep': 9,
     'hydra': 4 if target else 6,
   }.get(drafter, 5)
   lengths = (2,) if smoke else sorted({3, 4, longest})
@@ -152,7 +140,7 @@ def _shapes(drafter: str, target: str, smoke: bool) -> list[tuple]:
     return [(7, *(1,) * (length - 1)) for length in lengths]
   shapes = [(1,) * length for length in lengths]
   if drafter not in _UNTRAINED and not smoke:
-    shapes.append(_DEEP_TREE if longest == 9 else _TREE[:longest])
+    shapes.append(_TREE[:longest])
   return shapes
 
 
@@ -174,13 +162,6 @@ def _method(drafter, temperature, shape, target) -> dict:
 
 def _figures(target, temperature, drafter) -> dict[str, str]:
   lines = _PAPER.get((target, temperature), {})
-  if drafter == 'eagle_parallel_deep':
-    *_, speedup, tau = map(float, lines['eagle_parallel'].split())
-    *_, eagle_speedup, eagle_tau = map(float, lines['eagle'].split())
-    # Lengths of rounds, of one pass and of EAGLE.
-    one, many = tau / speedup, eagle_tau / eagle_speedup
-    deep = one + 2 * (many - one) * _LAYER
-    return {'all tasks': f'~{tau / deep:.2f} / {tau}'}
   line = lines.get(drafter, '')
   if not line:
     return {}

@@ -57,8 +57,8 @@ def heads(module, params, target_head, batch, config):
   return depths.weighted_sum(config, by_depth, length, first=1)
 
 
-def medusa_parallel(module, params, target_head, batch, config):
-  """Sums the losses at the root and at every mask.
+def on_tokens(module, params, target_head, batch, config):
+  """Sums the losses of a layer on tokens alone, at the root and every mask.
 
   ParallelSpec uses the loss `text` and a decay of 0.8: mask j weighs 0.8^j.
   This loss reads no target, so the metric `agreement` compares with the text.
