@@ -59,6 +59,7 @@ _VALUES = {
   # A head of Hydra reads one token more than the head before it.
   'hydra': dict(loss='text', ahead=6, groups=64, steps=800),
   'eagle': {},
+  'draft_model': dict(num_layers=2),
   'mtp': {},
   'medusa_parallel': dict(loss='text', steps=900),
   # With 8 masks one drafter serves every k of figure 4: mask j does not see the
