@@ -14,6 +14,8 @@ target first writes the conversations itself; any file of conversations will do
 Runs with the same folder of features share it, one after the other.
 `:eagle_parallel` continues from EAGLE with
 --config.init=RUNS/smollm2-eagle/drafter. The kinds are those of the dict below.
+Configs of experiments for `:smollm2-135m` look for finished drafters in
+MODELS/smollm2-135m-KIND.
 """
 
 from specsamp.errors import check_name
@@ -25,9 +27,9 @@ LAUNCHER = 'distill'
 # Values of each kind that differ from those below.
 _VALUES = {
   'eagle': {},
-  'eagle_parallel': dict(ahead=5, groups=48, retention=0.8, decay=1.0),
-  'medusa': dict(ahead=4, groups=96, loss='text'),
-  'medusa_parallel': dict(ahead=4, groups=64, loss='text'),
+  'eagle_parallel': dict(ahead=7, groups=48, retention=0.7, decay=1.0),
+  'medusa': dict(ahead=5, groups=96, loss='text'),
+  'medusa_parallel': dict(ahead=5, groups=64, loss='text'),
   'draft_model': dict(num_layers=2),
   'hydra': dict(ahead=4, groups=96, decay=0.9),
   'eagle3': dict(

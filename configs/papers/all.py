@@ -9,16 +9,21 @@ HumanEval must be in `--config.data`.
     --workdir=runs/papers --allow_code_execution
 
 The same command resumes an interrupted run and skips finished experiments.
-Table 2 of ParallelSpec compares drafters that are not embedded: it is skipped
-unless `:FOLDER` has them. `:smoke` is the smallest size of each.
+`:qwen2.5-coder-1.5b+qwen2.5-coder-0.5b,small` runs those of models and trees on
+a published pair in MODELS/.., `:smollm2-135m,small` those of ParallelSpec on
+SmolLM2 and its trained drafters (three hours and one; a pair without `,small`
+has the papers' sizes). Table 2 of ParallelSpec compares drafters that are not
+embedded: it is skipped unless `:FOLDER` has them. `:smoke` is the smallest size
+of each.
 """
 
+from specsamp.evaluation import pairs
 from specsamp.experiments.papers import PapersConfig
 from specsamp.utils.schema import config_dict
 
 LAUNCHER = 'papers'
 
-_MINUTES = {  # on 2 CPU cores
+_MINUTES = {  # of the embedded pair on 2 CPU cores
   'chinchilla/figure1': 5,
   'chinchilla/table1': 4,
   'chinchilla/sampling': 6,
@@ -35,16 +40,28 @@ _MINUTES = {  # on 2 CPU cores
 }
 
 
-def get_config(arg: str | None = None):
-  """Returns the config of `smoke`, or of a folder of two drafters."""
-  size = arg if arg == 'smoke' else ''
+# Of tasks that only the embedded pair passes, and of trees that are searched.
+_EMBEDDED = ('chinchilla/scores', 'mcsd/best_tree')
+_TRAINED = ('parallelspec/figure4', 'parallelspec/table1')
+
+
+def get_config(arg: str = ''):
+  """Returns the config of `smoke`, published models, or a folder of drafters.
+
+  Published models are a pair or a target, see `experiments.config.parse`.
+  """
+  models = arg.split(',')[0]
+  names, size = list(_MINUTES), arg if arg == 'smoke' else ''
+  if is_published := models in (*pairs.PAIRS, *pairs.TARGETS):
+    names = [name for name in names if name not in (*_EMBEDDED, *_TRAINED)]
+    names, size = list(_TRAINED) if models in pairs.TARGETS else names, arg
   experiments = [
-    dict(name=name, minutes=minutes, arg=size)
-    for name, minutes in _MINUTES.items()
+    dict(name=name, minutes=_MINUTES[name], arg=size) for name in names
   ]
-  note = 'parallelspec/table2: left out, needs :FOLDER of its two drafters'
-  if arg:
-    note = ''
+  note = ''
+  if not arg:
+    note = 'parallelspec/table2: left out, needs :FOLDER of its two drafters'
+  elif not is_published:
     experiments.append(dict(name='parallelspec/table2', minutes=2, arg=arg))
   return config_dict(
     PapersConfig,

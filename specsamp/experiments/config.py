@@ -345,10 +345,10 @@ class Size(NamedTuple):
   """The models and the size of an experiment, from the argument of its config.
 
   Attributes:
-    pair: name of published models, a key of `pairs.PAIRS`; '' is the embedded
-      pair.
-    name: '', `small` for a pair on a few CPU cores, or `smoke` for the smallest
-      size.
+    pair: name of published models, a key of `pairs.PAIRS` or one of
+      `pairs.TARGETS`; '' is the embedded pair.
+    name: '', `small` for published models on a few CPU cores, or `smoke` for
+      the smallest size.
   """
 
   pair: str
@@ -379,7 +379,7 @@ class Size(NamedTuple):
       **values: other values of a `ComparisonConfig`.
     """
     target, draft = (
-      self.pair and f'MODELS/{folder}' for folder in pairs.folders(self.pair)
+      folder and f'MODELS/{folder}' for folder in pairs.folders(self.pair)
     )
     prompt, new = (1536, 512) if self.pair else (max_prompt_tokens, 128)
     bounds = {'small': (8, 384, 64), 'smoke': (1, 32, 16)}.get(self.name)
@@ -389,6 +389,8 @@ class Size(NamedTuple):
       zip(names, map(min, values_at, bounds or values_at), strict=True)
     )
     values |= dict(target=target, draft=draft) | sizes
+    if self.pair in pairs.TARGETS:
+      values |= dict(chat=True, dtype='float32')
     if self.name == 'small':
       values |= dict(batch_size=8) | dict(small or {})
     return schema.config_dict(ComparisonConfig, **values)
@@ -397,13 +399,13 @@ class Size(NamedTuple):
 def parse(arg: str | None) -> Size:
   """Returns the size of an argument: a pair, `smoke`, or `PAIR,SIZE`.
 
-  The pair is `pycode`, the embedded one, or a key of `pairs.PAIRS`; None is the
-  embedded pair at full size.
+  The pair is `pycode`, the embedded one, a key of `pairs.PAIRS` or one of
+  `pairs.TARGETS`; None is the embedded pair at full size.
   """
   name, *rest = (arg or EMBEDDED).split(',')
   if name == 'smoke':
     name, rest = EMBEDDED, ['smoke', *rest]
-  names = (EMBEDDED, *pairs.PAIRS)
+  names = (EMBEDDED, *pairs.PAIRS, *pairs.TARGETS)
   if name not in names or rest not in ([], ['small'], ['smoke']):
     others = (
       '; with ,small for CPU cores or ,smoke for the smallest size, or smoke '

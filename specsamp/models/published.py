@@ -1,4 +1,4 @@
-"""Repositories and licences of the published models of `pairs.PAIRS`."""
+"""Repositories and licences of the published models of `evaluation.pairs`."""
 
 import pathlib
 import shlex
@@ -75,6 +75,8 @@ _ROWS = (
    'Apache-2.0', 'target of its 0.5B'),
   ('qwen2.5-coder-0.5b', 'Qwen/Qwen2.5-Coder-0.5B-Instruct', 0.494,
    'Apache-2.0', 'draft of its 1.5B'),
+  ('smollm2-135m', 'HuggingFaceTB/SmolLM2-135M-Instruct', 0.135, 'Apache-2.0',
+   'target of drafters that this project trains'),
   ('qwen3-0.6b', 'Qwen/Qwen3-0.6B', 0.596, 'Apache-2.0', 'draft of Qwen3'),
 )  # fmt: skip
 MODELS = {name: PublishedModel(*values) for name, *values in _ROWS}

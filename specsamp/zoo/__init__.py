@@ -40,6 +40,17 @@ def drafters() -> dict[str, pathlib.Path]:
   }
 
 
+def drafter(name: str) -> DraftModule:
+  """Loads a drafter for a published target: smollm2-eagle.
+
+  Raises:
+    UserError: the name is unknown.
+  """
+  folders = drafters()
+  check_name('drafter', name, folders)
+  return drafter_dir.load(folders[name])
+
+
 def load(name: str, dtype: str = '') -> Pair:
   """Loads an embedded pair: `pycode` completes Python code.
 

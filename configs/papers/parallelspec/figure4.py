@@ -12,6 +12,7 @@ that `launch/distill.py` trained in MODELS/vicuna-7b-eagle_parallel) decodes
 Spec-Bench; `:smoke` or `:PAIR,smoke` is the smallest size.
 """
 
+from specsamp.evaluation import pairs
 from specsamp.experiments import config
 
 LAUNCHER = 'evaluate'
@@ -19,7 +20,8 @@ LAUNCHER = 'evaluate'
 
 def get_config(arg: str | None = None):
   size = config.parse(arg)
-  target = size.pair.partition('+')[0]
+  target, _ = pairs.folders(size.pair)
+  most = 2 if size.smoke else 6 if size.pair in pairs.TARGETS else 8
   drafter = f'MODELS/{target}-eagle_parallel' if target else 'eagle_parallel'
   return size.comparison(
     num_prompts=16,
@@ -32,9 +34,10 @@ def get_config(arg: str | None = None):
         temperature=temperature,
       )
       for temperature in (0.0, 1.0)
-      for masks in ((1, 2) if size.smoke else range(1, 9))
+      for masks in range(1, 1 + most)
     ),
     tasks=('spec_bench',) if size.pair else ('code',),
     plot='by_masks',
+    small=dict(num_prompts=4, batch_size=1),
     note='The paper finds its best speedup at k = 4, where τ levels off.',
   )

@@ -14,9 +14,12 @@ On held-out code half an hour on 2 CPU cores.
 `--config.tasks="('spec_bench',)"` decodes Spec-Bench, and so does a pair of the
 paper: `:vicuna-7b+vicuna-68m`, in MODELS/.., with trained drafters in folders
 such as MODELS/vicuna-7b-eagle; `launch/distill.py` trains EAGLE's ParallelSpec.
-`:smoke` or `:PAIR,smoke` is the smallest size.
+`configs/distill_chat.py` trains those of `:smollm2-135m`, such as
+MODELS/smollm2-135m-eagle, and the draft model. `:smollm2-135m,small` fits CPU
+cores; `:smoke` or `:PAIR,smoke` is the smallest size.
 """
 
+from specsamp.evaluation import pairs
 from specsamp.evaluation.tasks.published_sets import SPEC_BENCH_CATEGORIES
 from specsamp.experiments import config
 
@@ -34,6 +37,7 @@ _METHODS = {
   'eagle_parallel': 'EAGLE + ParallelSpec',
 }
 _TREE = (4, (3, 2, 2, 1), (3, 2, 2, 1), (3,), (2,))  # EAGLE's, by hand
+_DRAFT_MODEL = 'draft_model'  # on the embedded pair it is ''
 _UNTRAINED = ('', 'ngram', 'lookahead', 'ngram_or_draft')
 # Speedups in the six categories, their average, τ.
 _PAPER = {
@@ -88,25 +92,23 @@ _FIRST = 'vicuna-7b'  # whose figures the embedded pair is shown with
 def get_config(arg: str | None = None):
   size = config.parse(arg)
   smoke = size.smoke
-  target = size.pair.partition('+')[0]
-  drafters = [
-    drafter
-    for drafter in _METHODS
-    # For published targets the trained drafters of the paper.
-    if not target
-    or drafter in _UNTRAINED
-    or drafter in _PAPER.get((target, 0.0), ())
-  ]
+  target, draft = pairs.folders(size.pair)
+  drafters = list(_METHODS)
+  if draft:  # for published targets the trained drafters of the paper
+    trained = _PAPER.get((target, 0.0), ())
+    drafters = [x for x in drafters if x in _UNTRAINED or x in trained]
+  elif target:
+    drafters = [x or _DRAFT_MODEL for x in drafters if x != 'ngram_or_draft']
+  shown = target if (target, 0.0) in _PAPER else _FIRST
   methods = []
   for temperature in (0.0, 1.0):
     for drafter in drafters:
       methods += [
         _method(drafter, temperature, shape, target)
-        for shape in _shapes(drafter, target, smoke)
+        for shape in _shapes(drafter, target, size)
       ]
       if not smoke:
-        figures = _figures(target or _FIRST, temperature, drafter)
-        methods[-1]['paper'] = figures
+        methods[-1]['paper'] = _figures(shown, temperature, drafter)
   if 'medusa' in drafters:
     chain = (1,) * (2 if smoke else 5)
     methods.append(
@@ -119,11 +121,12 @@ def get_config(arg: str | None = None):
     methods=tuple(methods),
     tasks=('spec_bench',) if size.pair else ('code',),
     parts=not smoke,
-    note=f'The paper: {target or _FIRST} on an A100, trees, Spec-Bench.',
+    note=f'The paper: {shown} on an A100, trees, Spec-Bench.',
+    small=dict(num_prompts=5, batch_size=1),
   )
 
 
-def _shapes(drafter: str, target: str, smoke: bool) -> list[tuple]:
+def _shapes(drafter: str, target: str, size: config.Size) -> list[tuple]:
   """Returns branchings; the report has the paper's figures at the last one.
 
   The paper drafts five deep, with trees for trained drafters. Hydra has four
@@ -135,11 +138,12 @@ def _shapes(drafter: str, target: str, smoke: bool) -> list[tuple]:
     'lookahead': 4,
     'hydra': 4 if target else 6,
   }.get(drafter, 5)
-  lengths = (2,) if smoke else sorted({3, 4, longest})
+  lengths = {'small': {3, longest}, 'smoke': {2}}
+  lengths = sorted(lengths.get(size.name, {3, 4, longest}))
   if drafter == 'lookahead':
     return [(7, *(1,) * (length - 1)) for length in lengths]
   shapes = [(1,) * length for length in lengths]
-  if drafter not in _UNTRAINED and not smoke:
+  if drafter not in _UNTRAINED and not size.smoke:
     shapes.append(_TREE[:longest])
   return shapes
 
@@ -148,7 +152,7 @@ def _method(drafter, temperature, shape, target) -> dict:
   is_tree = shape[0] > 1
   is_trained = drafter not in _UNTRAINED
   method = dict(
-    name=_METHODS[drafter],
+    name=_METHODS.get(drafter, _METHODS['']),
     drafter=f'MODELS/{target}-{drafter}' if target and is_trained else drafter,
     branching=shape,
     temperature=temperature,
@@ -162,7 +166,7 @@ def _method(drafter, temperature, shape, target) -> dict:
 
 def _figures(target, temperature, drafter) -> dict[str, str]:
   lines = _PAPER.get((target, temperature), {})
-  line = lines.get(drafter, '')
+  line = lines.get(drafter if drafter != _DRAFT_MODEL else '', '')
   if not line:
     return {}
   *speedups, average, tau = line.split()
