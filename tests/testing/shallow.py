@@ -30,8 +30,8 @@ def pair() -> zoo.Pair:
 
 
 def chat_target() -> LanguageModel:
-  """Returns the target of `pair` with a chat template."""
-  target = pair().target
+  """Returns the target of `zoo.load` with a chat template."""
+  target = zoo.load('pycode').target
   files = dataclasses.replace(
     target.tokenizer.files,
     chat_template='{% for m in messages %}{{ m.content }}\n{% endfor %}',
