@@ -295,8 +295,8 @@ class ComparisonConfig(ChatTemplateConfig, SampledConfig):
     methods: methods to compare, each a dict of the keys of
       `experiments.methods.MethodConfig`. The autoregressive baseline of each
       temperature is added.
-    tasks: code (held-out functions), code_edits, code_answers, humaneval, xsum,
-      alpaca, wmt, spec_bench, spec_bench/CATEGORY, files of prompts (.json,
+    tasks: code (held-out functions), code_edits, humaneval, xsum, alpaca, wmt,
+      spec_bench, spec_bench/CATEGORY, files of prompts (.json,
       .jsonl), or user-defined tasks, my.module:Name.
     chat: put prompts as turns in the target's chat template.
     samples: samples of each prompt at temperatures above 0.

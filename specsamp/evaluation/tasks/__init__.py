@@ -13,13 +13,13 @@ __all__ = ['NAMES', 'Question', 'Task', 'last', 'load', 'tokens_of']
 
 _OF_DATA = ('humaneval', 'xsum', 'alpaca', 'wmt')
 _OF_LIBRARY = ('code', 'training_code', 'code_edits')
-NAMES = (*_OF_LIBRARY, 'code_answers', *_OF_DATA, 'spec_bench')
+NAMES = (*_OF_LIBRARY, *_OF_DATA, 'spec_bench')
 
 
 def load(
   name: str, tokenizer: Tokenizer, count: int, max_tokens: int, data: str = ''
 ) -> list[Task]:
-  """Returns the tasks of a name: one, three (code_answers) or six (spec_bench).
+  """Returns the tasks of a name: one, or six for spec_bench.
 
   Args:
     name: one of `NAMES`; spec_bench/CATEGORY; a .json or .jsonl file of
@@ -59,8 +59,6 @@ def _load(name, tokenizer, count, max_tokens, data) -> list[Task]:
     return [getattr(published_sets, name)(data, count)]
   if name in _OF_LIBRARY:
     return [getattr(texts, name)(tokenizer, count, max_tokens)]
-  if name == 'code_answers':
-    return texts.code_answers(tokenizer, count, max_tokens)
   if name.endswith(('.json', '.jsonl')):
     return [texts.from_file(name, tokenizer, count, max_tokens)]
   if user_modules.is_name(name):

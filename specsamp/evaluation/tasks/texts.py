@@ -4,21 +4,17 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from specsamp.data import code_answers as code_answers_data
 from specsamp.data import code_edits as code_edits_data
 from specsamp.data import prompts
 from specsamp.data.tokenizers import Tokenizer
 from specsamp.errors import UserError, check_name
 from specsamp.evaluation.tasks.scorers import (
   SCORERS,
-  exact_match,
   rouge,
   rouge_scorer,
   valid_python,
 )
 from specsamp.evaluation.tasks.task import Question, Task, read_lines, turns_of
-
-_MAX_ANSWER = 32  # tokens: the rest of a line, with some to spare
 
 
 def code(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
@@ -45,32 +41,6 @@ def code_edits(tokenizer: Tokenizer, count: int, max_tokens: int) -> Task:
   edits = code_edits_data.code_edits(tokenizer, count, max_tokens)
   questions = [Question(edit.name, edit.text) for edit in edits]
   return Task('code edits', questions, ends=False)
-
-
-def code_answers(
-  tokenizer: Tokenizer, count: int, max_tokens: int
-) -> list[Task]:
-  """Returns tasks of lines to complete, of three kinds that suit a small model.
-
-  A prompt stops within a line, or before a line that it contains. The answer is
-  right if it equals the rest of that line in the file.
-  """
-  tasks = []
-  for name, find in code_answers_data.KINDS.items():
-    questions = [
-      Question(prompt.name, prompt.text, reference=prompt.reference)
-      for prompt in find(tokenizer, count, max_tokens)
-    ]
-    tasks.append(
-      Task(
-        name,
-        questions,
-        ends=False,
-        most_new_tokens=_MAX_ANSWER,
-        score=exact_match,
-      )
-    )
-  return tasks
 
 
 def from_file(
