@@ -173,10 +173,9 @@ class DrafterConfig(ModelsConfig):
     dtype: dtype that the target computes in; '' is that of its folder.
     drafter: '' is the draft model, none is plain decoding. medusa, hydra,
       eagle, medusa_parallel and eagle_parallel are trained on the embedded
-      target, smollm2-eagle on SmolLM2-135M-Instruct. ngram, lookahead and
-      ngram_or_draft look up tokens. mtp is the module of multi-token prediction
-      in the target's folder. Other values are a trained drafter's folder, or a
-      user-defined drafter, my.module:Name.
+      target. ngram, lookahead and ngram_or_draft look up tokens. mtp is the
+      module of multi-token prediction in the target's folder. Other values are
+      a trained drafter's folder, or a user-defined drafter, my.module:Name.
     lookup: settings of the drafters that look up.
     verifier: rule that accepts draft tokens, see docs/verifiers.md, or a
       user-defined one, my.module:Name; '' is the default of the drafter.

@@ -185,9 +185,9 @@ class Models:
   def _trained(self, name: str) -> DraftModule:
     if name in self.trained:
       return self.trained[name]
-    is_inside, published = name == MTP and self.folder, zoo.drafters()
-    if is_inside or name in published or folders.is_path(name):
-      path = self._with_mtp() if is_inside else published.get(name, name)
+    is_inside = name == MTP and self.folder
+    if is_inside or folders.is_path(name):
+      path = self._with_mtp() if is_inside else name
       trained = drafter_dir.load(path, self.draft_weights or None)
       # Once for all shapes and laws, unlike in `trained_drafter`.
       _note_rope(name, trained, self.target.config)
@@ -197,7 +197,7 @@ class Models:
     if name == MTP:
       raise UserError(f'drafter {MTP}: it is inside a target; name that folder')
     others = f', a folder or a name on the hub, or yours, {user_modules.FORM}'
-    names = [NO_DRAFTER, *_LOOKUPS, *self.trained, *published]
+    names = [NO_DRAFTER, *_LOOKUPS, *self.trained]
     raise UserError(describe_unknown('drafter', name, names, others))
 
   def _with_mtp(self) -> pathlib.Path:

@@ -31,26 +31,6 @@ def names() -> list[str]:
   return sorted(p.parent.name for p in _HERE.glob('*/target'))
 
 
-def drafters() -> dict[str, pathlib.Path]:
-  """Returns the folders of drafters for published targets, by their names."""
-  return {
-    f'{path.parts[-3]}-{path.name}': path
-    for path in _HERE.glob('*/drafters/*')
-    if path.parts[-3] not in names()
-  }
-
-
-def drafter(name: str) -> DraftModule:
-  """Loads a drafter for a published target: smollm2-eagle.
-
-  Raises:
-    UserError: the name is unknown.
-  """
-  folders = drafters()
-  check_name('drafter', name, folders)
-  return drafter_dir.load(folders[name])
-
-
 def load(name: str, dtype: str = '') -> Pair:
   """Loads an embedded pair: `pycode` completes Python code.
 
