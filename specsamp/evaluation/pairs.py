@@ -50,7 +50,7 @@ def _small(
 
 
 # Chat models for which `configs/distill_chat.py` trains all drafters.
-TARGETS = ('smollm2-135m',)
+TARGETS = {'smollm2-135m': presets.smollm2_135m()}
 PAIRS = {
   # Multi-candidate decoding: Yang et al. 2401.06706.
   **_small('llama-13b', presets.llama_13b(), 'v5e:2x2'),

@@ -344,7 +344,7 @@ class Size(NamedTuple):
   """The models and the size of an experiment, from the argument of its config.
 
   Attributes:
-    pair: name of published models, a key of `pairs.PAIRS` or one of
+    pair: name of published models, a key of `pairs.PAIRS` or
       `pairs.TARGETS`; '' is the embedded pair.
     name: '', `small` for published models on a few CPU cores, or `smoke` for
       the smallest size.
@@ -398,7 +398,7 @@ class Size(NamedTuple):
 def parse(arg: str | None) -> Size:
   """Returns the size of an argument: a pair, `smoke`, or `PAIR,SIZE`.
 
-  The pair is `pycode`, the embedded one, a key of `pairs.PAIRS` or one of
+  The pair is `pycode`, the embedded one, a key of `pairs.PAIRS` or
   `pairs.TARGETS`; None is the embedded pair at full size.
   """
   name, *rest = (arg or EMBEDDED).split(',')

@@ -121,6 +121,21 @@ def llama32_1b() -> TransformerConfig:
   )
 
 
+def smollm2_135m() -> TransformerConfig:
+  """Returns the shape of SmolLM2-135M (2502.02737)."""
+  return llama(
+    576,
+    9,
+    30,
+    1536,
+    vocab_size=49_152,
+    num_kv_heads=3,
+    max_length=8192,
+    rope_theta=100_000.0,
+    tied_embeddings=True,
+  )
+
+
 def qwen25_coder(width: int, num_heads: int, num_layers: int, mlp_width: int):
   """Returns a small Qwen2.5-Coder shape (2409.12186)."""
   return llama(

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from specsamp.drafting.trained import make
-from specsamp.evaluation.pairs import PAIRS
+from specsamp.evaluation.pairs import PAIRS, TARGETS
 from specsamp.models import Transformer, param_shapes, presets
 from specsamp.models.published import MODELS, NEVER_PUBLISHED
 
@@ -17,7 +17,7 @@ _PAIRED = {
   for name, shape in zip(
     names.split('+'), (pair.target, pair.draft), strict=True
   )
-}
+} | TARGETS
 
 
 def _count(config):
