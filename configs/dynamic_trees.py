@@ -1,8 +1,8 @@
 r"""Trees whose shape each draft chooses, against the best static ones.
 
 EAGLE-2 (Li et al. 2406.16858) for EAGLE, and DDTree (2604.12989) for a layer
-that drafts in one pass: trees of 8, 16, 32 and 64 nodes, and the best
-static trees of the same sizes. These are searched as in
+that drafts in one pass: trees of 8, 16, 32 and 64 nodes, and the best static
+trees of the same sizes. These are searched as in
 `configs/papers/mcsd/best_tree.py`, from the acceptance of these drafters on the
 same prompts. Greedy and at temperature 1, where static trees are drawn and
 dynamic ones have the most probable tokens. Ten minutes each on 2 CPU cores.

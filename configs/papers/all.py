@@ -11,10 +11,9 @@ HumanEval must be in `--config.data`.
 The same command resumes an interrupted run and skips finished experiments.
 `:qwen2.5-coder-1.5b+qwen2.5-coder-0.5b,small` runs those of models and trees on
 a published pair in MODELS/.., `:smollm2-135m,small` those of ParallelSpec on
-SmolLM2 and its trained drafters (three hours and one; a pair without `,small`
-has the papers' sizes). Table 2 of ParallelSpec compares drafters that are not
-embedded: it is skipped unless `:FOLDER` has them. `:smoke` is the smallest size
-of each.
+SmolLM2 and its trained drafters; without `,small` they have the papers' sizes.
+Table 2 of ParallelSpec compares drafters that are not embedded: it is skipped
+unless `:FOLDER` has them. `:smoke` is the smallest size of each.
 """
 
 from specsamp.evaluation import pairs
@@ -37,8 +36,6 @@ _MINUTES = {  # of the embedded pair on 2 CPU cores
   'parallelspec/table1': 13,
   'llama31/tables': 1,
 }
-
-
 _TRAINED = ('parallelspec/figure4', 'parallelspec/table1')
 
 

@@ -44,6 +44,6 @@ def get_config(arg: str | None = None):
     small=dict(batch_size=1),
     note='The post: one prompt each, of its own choice.',
   )
-  if not size.pair:
+  if smoke or not size.pair:  # an edit is longer than other prompts
     values.max_prompt_tokens = 96 if smoke else 192
   return values
