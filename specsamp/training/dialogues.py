@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import TypedDict
 
 from specsamp.checkpoints import model_dir
+from specsamp.data import prompts
+from specsamp.data.tokenizers import Tokenizer
 from specsamp.decoding.completions import Completion
 from specsamp.decoding.engine import Engine
 from specsamp.errors import UserError, check_range
@@ -33,8 +35,10 @@ class DialoguesConfig:
 
   Attributes:
     target: folder or GGUF file of a chat model, or its name at the hub.
-    count: dialogues to begin. Some are dropped: a turn is too long, too short
-      or repeats itself.
+    questions: file with a user's turn on each line; '' lets the target write
+      these turns as well.
+    count: upper bound on the dialogues to begin. Some are dropped: a turn is
+      too long, too short or repeats itself.
     slots: turns that are written at once.
     user_tokens: upper bound on the tokens of a user's turn; longer ones are
       dropped.
@@ -47,6 +51,7 @@ class DialoguesConfig:
   """
 
   target: str
+  questions: str = ''
   count: int = 10_000
   slots: int = 48
   user_tokens: int = 96
@@ -94,10 +99,17 @@ def write(config: DialoguesConfig, workdir: pathlib.Path) -> str:
     A line that says how many dialogues were kept.
 
   Raises:
-    UserError: the target has no chat template, or too few positions.
+    UserError: the target has no chat template, or too few positions; or the
+      file of questions cannot be read.
   """
   target = model_dir.load(config.target, None, config.dtype)
   opening = _opening(target)
+  questions = None
+  if config.questions:
+    questions = _questions(config, target.tokenizer)
+    config = dataclasses.replace(
+      config, count=min(config.count, len(questions))
+    )
   log = RunLog(
     workdir / 'dialogues.jsonl', Dialogue, lambda dialogue: dialogue['seed']
   )
@@ -115,7 +127,7 @@ def write(config: DialoguesConfig, workdir: pathlib.Path) -> str:
         unit='dialogue',
       ) as bar,
     ):
-      for dialogue in _dialogues(config, engine, opening, left):
+      for dialogue in _dialogues(config, engine, opening, questions, left):
         log.append(dialogue)
         bar.update()
   kept = sum(not record['dropped'] for record in log.records.values())
@@ -133,10 +145,24 @@ def _opening(target: LanguageModel) -> list[int]:
   return target.tokenizer.encode(before, bos=False)
 
 
+def _questions(config: DialoguesConfig, tokenizer: Tokenizer) -> list[str]:
+  """Returns the user's turns of the file that are short enough."""
+  texts = [prompt.text.strip() for prompt in prompts.read(config.questions)]
+  tokens = lambda text: len(tokenizer.encode(text, bos=False))
+  short = [text for text in texts if tokens(text) <= config.user_tokens]
+  if not short:
+    raise UserError(
+      f'questions {config.questions}: none of its {len(texts)} lines has at '
+      f'most {config.user_tokens} tokens'
+    )
+  return short
+
+
 def _dialogues(
   config: DialoguesConfig,
   engine: Engine,
   opening: Sequence[int],
+  questions: Sequence[str] | None,
   seeds: Sequence[int],
 ) -> Iterator[Dialogue]:
   """Yields a dialogue for each seed, in the order in which they end."""
@@ -145,6 +171,9 @@ def _dialogues(
 
   def begin(count: int) -> None:
     for seed in itertools.islice(waiting, count):
+      if questions is not None:
+        answer(questions[seed - config.seed], seed)
+        continue
       request = engine.submit(
         opening,
         sampling=config.user_sampling,

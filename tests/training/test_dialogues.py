@@ -70,6 +70,28 @@ def test_dialogues_and_a_resumed_run(target, tmp_path):
   assert dialogues.write(config, tmp_path).endswith(message.split(': ')[1])
 
 
+def test_questions_of_a_file(target, tmp_path):
+  """Answers to the lines of a file, in the place of the target's questions."""
+  file = tmp_path / 'questions.txt'
+  file.write_text('abc\n\nhgfedcba\n efg \nh\n')
+  config = dataclasses.replace(
+    _CONFIG, questions=str(file), count=3, answer_tokens=16, seed=7
+  )
+  message = dialogues.write(config, tmp_path)
+  lines = _lines(tmp_path)
+  assert 'of 3 dialogues' in message and sorted(lines) == [7, 8, 9]
+  users = {
+    seed: line['messages'][0]['content']
+    for seed, line in lines.items()
+    if not line['dropped']
+  }
+  # The second one has more than `user_tokens`.
+  assert users and users.items() <= {7: 'abc', 8: 'efg', 9: 'h'}.items()
+  file.write_text('abcdefgh\n')
+  with pytest.raises(ValueError, match='none of its 1 lines has at most 6'):
+    dialogues.write(config, tmp_path)
+
+
 def test_turns_that_are_dropped():
   completion = lambda tokens, reason: dialogues.Completion(
     0, 0, [], tokens, 'a text of the user', reason
