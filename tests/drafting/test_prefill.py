@@ -63,7 +63,7 @@ def test_chunks_equal_a_whole_prefill(kind):
     ]
     pairs = zip(entries(state.cache), entries(whole.cache), strict=True)
     for one, other in pairs:
-      np.testing.assert_allclose(one, other, atol=1e-5)
+      np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
   for name in ('hidden', 'features'):
     values = [getattr(each.drafter, name, 0) for each in (state, whole)]
     np.testing.assert_allclose(*values, atol=1e-4)
