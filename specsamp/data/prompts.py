@@ -112,7 +112,7 @@ def read(path: str) -> list[Prompt]:
   if path.endswith(('.json', '.jsonl')):
     raise UserError(
       f'prompts {path}: got a file of JSON, expected lines of text; '
-      f'--config.prompts={path} reads it'
+      f'launch/decode.py reads it as --config.prompts={path}'
     )
   if path == '-' and sys.stdin is None:
     raise UserError('prompts -: standard input is closed')

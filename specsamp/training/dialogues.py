@@ -31,7 +31,7 @@ _MIN_TOKENS = 16  # of an answer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DialoguesConfig:
-  """Dialogues to write; these values and the target fix all texts.
+  """Dialogues to write; these values, the target and the questions fix them.
 
   Attributes:
     target: folder or GGUF file of a chat model, or its name at the hub.
@@ -152,8 +152,8 @@ def _questions(config: DialoguesConfig, tokenizer: Tokenizer) -> list[str]:
   short = [text for text in texts if tokens(text) <= config.user_tokens]
   if not short:
     raise UserError(
-      f'questions {config.questions}: none of its {len(texts)} lines has at '
-      f'most {config.user_tokens} tokens'
+      f'questions {config.questions}: all of its {len(texts)} lines have more '
+      f'than user_tokens={config.user_tokens} tokens'
     )
   return short
 

@@ -121,7 +121,7 @@ _METHOD = "({'name': 'x', 'branchin': (1, 1), 'temperature': 1.0},)"
     ),
     ('/no/such.json: No such', 'decode', ['--config.prompts=/no/such.json']),
     ('/no/such/file', 'decode', ['--prompts_file=/no/such/file']),
-    ('=a.jsonl reads it', 'decode', ['--prompts_file=a.jsonl']),
+    ('as --config.prompts=a.jsonl', 'decode', ['--prompts_file=a.jsonl']),
     ('not both', 'decode', ['--prompt=x', '--prompts_file=y']),
     ("got '', expected a text", 'decode', ['--prompt=']),
     ('64 positions', 'decode', ['--prompt=' + 'x = 1\n' * 400]),

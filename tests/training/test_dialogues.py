@@ -87,8 +87,12 @@ def test_questions_of_a_file(target, tmp_path):
   }
   # The second one has more than `user_tokens`.
   assert users and users.items() <= {7: 'abc', 8: 'efg', 9: 'h'}.items()
+  # A resumed run answers the other questions alike.
+  (tmp_path / 'dialogues.jsonl').write_text(json.dumps(lines[8]) + '\n')
+  dialogues.write(config, tmp_path)
+  assert _lines(tmp_path) == lines
   file.write_text('abcdefgh\n')
-  with pytest.raises(ValueError, match='none of its 1 lines has at most 6'):
+  with pytest.raises(ValueError, match='all of its 1 lines have more'):
     dialogues.write(config, tmp_path)
 
 
