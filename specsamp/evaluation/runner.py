@@ -226,11 +226,16 @@ def _lines(items: Iterable[_Item], log: RunLog[_Answer]) -> list[Line]:
 
 
 def _batches(items: Sequence[_Item], size: int) -> list[list[_Item]]:
-  """Returns batches of one task and method each, the methods interleaved."""
+  """Returns batches of one task and method each, the methods interleaved.
+
+  Prompts of a batch have similar lengths: every pass over prompts is as long as
+  the longest of its batch.
+  """
   if size == 1:
     return [[item] for item in items]
   groups: dict[tuple, list[_Item]] = {}
-  for item in items:
+  length = lambda item: (not item.in_sweep, -len(item.prompt.text))
+  for item in sorted(items, key=length):
     groups.setdefault((item.label, item.task.name), []).append(item)
   batches = [
     [group[i : i + size] for i in range(0, len(group), size)]

@@ -227,6 +227,23 @@ def test_a_batch_is_of_one_task_and_method(target, calls, tmp_path):
   }
 
 
+def test_prompts_of_a_batch_have_similar_lengths(target, calls, tmp_path):
+  prompts = [
+    Question(letter, letter * length)
+    for letter, length in zip('abcdef', (3, 9, 4, 8, 3, 9), strict=True)
+  ]
+  lines = runner.compare(
+    target,
+    _methods(target),
+    [Task('letters', prompts, True)],
+    dataclasses.replace(_BATCHES, batch_size=3),
+    tmp_path / 'metrics.jsonl',
+  )
+  answered = [call[0] for call in calls if len(call) == 3]
+  assert answered == ['bfd'] * 4 + ['cae'] * 4
+  assert [line.prompt for line in lines[::4]] == list('abcdef')
+
+
 def test_texts_and_counts_do_not_depend_on_batches(
   target, monkeypatch, tmp_path
 ):
