@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from specsamp.decoding.arguments import slots
+from specsamp.decoding.arguments import num_rows
 from specsamp.language_model import LanguageModel
 from specsamp.sampling.transforms import SamplingParams, probabilities
 from specsamp.sharding import mesh as meshes
@@ -46,7 +46,7 @@ def text_likelihood(
 ) -> TextLikelihood:
   """Scores the tokens of an output after a prompt that is not empty.
 
-  A score is one pass, compiled for each power of two of the length.
+  A score is one pass.
   """
   bounds = np.int32(len(prompt)), np.int32(len(prompt) + len(output))
   law = sampling.broadcast(_CHUNK)
@@ -62,10 +62,11 @@ def pass_over(
 
   `function` maps (hidden_td, logits_of, tokens_t, arguments) to arrays, and
   `logits_of` maps hidden features [T, D] to logits [T, V]. It is compiled for
-  each power of two of T; later positions are padding. Returns the arrays on the
-  host.
+  four values of T in each octave; later positions are padding. Returns the
+  arrays on the host.
   """
-  size = slots(target, len(tokens))
+  size = num_rows(max(len(tokens), _CHUNK), mesh=None)
+  size = min(size, target.config.max_length)
   padded = np.zeros(size, np.int32)
   padded[: len(tokens)] = tokens
   with meshes.use(target.mesh):

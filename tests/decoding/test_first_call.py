@@ -49,6 +49,26 @@ def test_all_is_compiled_before_the_prompt_pass(
   assert capsys.readouterr().err == ''
 
 
+def test_a_request_is_run_on_the_beginnings_of_its_prompts(
+  pair, cold, compilations, monkeypatch
+):
+  """The first run of long prompts may take minutes."""
+  seen, real = [], Request.prefill
+
+  def prefill(self):
+    seen.append(self.prompts.length.tolist())
+    return real(self)
+
+  monkeypatch.setattr(Request, 'prefill', prefill)
+  prompts = [[1], PROMPT * 9]
+  request = Request.make(pair[0], prompts, max_new_tokens=3)
+  request.compile()
+  compiled = len(compilations)
+  request.decode(request.prefill())
+  assert seen == [[1, 2], [1, 27]]
+  assert compiled >= 2 and len(compilations) == compiled
+
+
 def test_an_engine_compiles_wide_prompts_without_running_them(
   pair, compilations
 ):
