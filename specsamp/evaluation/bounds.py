@@ -226,7 +226,7 @@ def best_accepted_length(table: Table, tree: TokenTree, law: Law) -> float:
   for tokens, valid, weight in zip(
     drafts.tokens.tolist(), drafts.valid, drafts.weight, strict=True
   ):
-    # Drafts of the same paths are one: their order is no news about p.
+    # Drafts of the same paths are one: their order does not depend on p.
     paths = frozenset(
       tuple(tokens[n] for n in path) for path in nodes if valid[path].all()
     )

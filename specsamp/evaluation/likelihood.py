@@ -65,6 +65,7 @@ def pass_over(
   four values of T in each octave; later positions are padding. Returns the
   arrays on the host.
   """
+  # The steps of batch sizes suit lengths as well.
   size = num_rows(max(len(tokens), _CHUNK), mesh=None)
   size = min(size, target.config.max_length)
   padded = np.zeros(size, np.int32)
