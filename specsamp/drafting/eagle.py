@@ -70,15 +70,19 @@ class DraftLayers(Layers):
     return nn.init(call, self)(key)['params']
 
 
+def _mostly_feature(key, shape):
+  """Initial `fuse`: features pass through it, tokens hardly."""
+  fuse = nn.initializers.normal(0.1 * shape[1] ** -0.5)(key, shape)
+  return fuse.at[:, : shape[0]].set(jnp.eye(shape[0]))
+
+
 class EagleLayer(DraftLayers):
   """EAGLE's layer: fuses each token with the feature before it."""
 
   def setup(self):
     super().setup()
     width = self.config.width
-    self.fuse = self.param(
-      'fuse', nn.initializers.normal((2 * width) ** -0.5), (width, 2 * width)
-    )
+    self.fuse = self.param('fuse', _mostly_feature, (width, 2 * width))
 
   def __call__(self, x_btd, positions_bt, cache=None, mask=None, **arguments):
     """Returns the stream after the layers, [B, T, D], and the updated cache.

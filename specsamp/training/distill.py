@@ -16,7 +16,7 @@ from specsamp.checkpoints import drafter_dir, model_dir, weights
 from specsamp.data import conversations, corpora, packing
 from specsamp.decoding import trial
 from specsamp.drafting import trained as kinds
-from specsamp.drafting.features import DraftModule
+from specsamp.drafting.features import DraftModule, TargetHead
 from specsamp.errors import UserError
 from specsamp.language_model import LanguageModel
 from specsamp.models import float16
@@ -38,6 +38,7 @@ _MEANINGS = (
 # layer is the identity.
 _WRITES = ('o', 'o_bias', 'down', 'down_bias')
 _ROWS = 'draft_rows'
+_FUSING = ('eagle', 'eagle_parallel')  # features with embeddings as they are
 
 
 def make_loss(config: DistillConfig, module, target: LanguageModel):
@@ -47,6 +48,7 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
   `draft_rows`, without gradients. See `Sequences` for a batch.
   """
   transformer = target.transformer.clone(taps=module.taps)
+  factors = _factors(config, target)
 
   def loss(params, frozen, batch):
     target_params, chosen = frozen
@@ -70,7 +72,7 @@ def make_loss(config: DistillConfig, module, target: LanguageModel):
       )
     return LOSSES[config.kind](
       module,
-      params | chosen,
+      _times(params, factors) | chosen,
       kinds.head_for(module, chosen, transformer, target_params),
       sequences,
       config,
@@ -165,6 +167,7 @@ def distill(
       loss=make_loss(config, module, target),
       data=data,
     )
+  params = _times(params, _factors(config, target))
   trained = DraftModule(module, params | chosen, target.fingerprint)
   if tried := trial.run(trained, target):
     trained = dataclasses.replace(trained, acceptance=tried.acceptance)
@@ -179,6 +182,33 @@ def _target(config, mesh: Mesh | None) -> LanguageModel:
   if target.config.dtype == float16.NAME:  # in which gradients vanish
     target = model_dir.load(config.target, mesh, 'float32')
   return target
+
+
+def _factors(config: DistillConfig, target: LanguageModel):
+  """Returns {name: factor} from parameters in training to those of a drafter.
+
+  EAGLE fuses features, which are normed, with embeddings, which are not. Those
+  of SmolLM2 are a thirteenth as large, and a layer that sees so little of a
+  token takes long to notice it. It is trained on larger embeddings.
+  """
+  if config.kind not in _FUSING:
+    return {}
+  c, head = target.config, TargetHead.of(target.transformer, target.params)
+  tokens_1t = jnp.arange(0, c.num_tokens, -(-c.num_tokens // 4096))[None]
+  rms = lambda x: jnp.sqrt(jnp.mean(jnp.square(x.astype(jnp.float32))))
+  embedded, feature = jax.jit(
+    lambda head, norm: (rms(head.embed(tokens_1t)), rms(norm))
+  )(head, target.params['final_norm']['scale'])
+  ratio = float(feature / embedded)
+  fuse = np.ones((1, 2 * c.width), np.float32)
+  fuse[:, c.width :] = ratio
+  return {'fuse': fuse, 'mask_embedding': 1 / ratio}
+
+
+def _times(params, factors):
+  """Returns parameters times their factors, which are 1 without a name."""
+  known = factors.keys() & params.keys()
+  return params | {name: params[name] * factors[name] for name in known}
 
 
 def _init(config: DistillConfig, module, target: LanguageModel):
@@ -199,11 +229,12 @@ def _init(config: DistillConfig, module, target: LanguageModel):
       raise UserError(
         f'init {config.init}: {name}: got {got}, expected {expected}'
       )
-  start_params = traverse_util.flatten_dict(_trainable(start.params))
   # They have the target's dtype, and are trained in 32 bits.
-  start_params = {
-    name: value.astype(jnp.float32) for name, value in start_params.items()
-  }
+  start_params = jax.tree.map(
+    lambda x: x.astype(jnp.float32), _trainable(start.params)
+  )
+  factors = {n: 1 / factor for n, factor in _factors(config, target).items()}
+  start_params = traverse_util.flatten_dict(_times(start_params, factors))
   start_modules = {name[0] for name in start_params}
 
   def init(key):

@@ -30,7 +30,8 @@ def test_a_parallel_drafter_starts_from_eagle(tmp_path):
   assert new == {'mask_embedding', 'mask_feature', 'layers_1'}
   dtypes = {leaf.dtype for leaf in jax.tree.leaves(params)}
   assert dtypes == {np.dtype('float32')}
-  np.testing.assert_allclose(params['fuse'], start.params['fuse'], rtol=2.0**-8)
+  fuse = distill._times(params, distill._factors(config, target))['fuse']
+  np.testing.assert_allclose(fuse, start.params['fuse'], rtol=2.0**-8)
   # The new layer adds nothing.
   assert not np.any(params['layers_1']['attention']['o'])
   assert not np.any(params['layers_1']['mlp']['down'])
@@ -41,6 +42,31 @@ def test_a_parallel_drafter_starts_from_eagle(tmp_path):
   other = tiny.model(11, 1)
   with pytest.raises(UserError, match='trained for the target'):
     distill._init(config, module, other)
+
+
+@pytest.mark.parametrize('kind', ['eagle', 'eagle_parallel'])
+def test_eagle_trains_on_embeddings_as_large_as_features(kind, monkeypatch):
+  target = tiny.model(11, 0)
+  params = target.params | {'embedding': target.params['embedding'] / 20}
+  target = dataclasses.replace(target, params=params)
+  config = DistillConfig(kind=kind, groups=4)
+  factors = distill._factors(config, target)
+  rms = np.sqrt(np.mean(np.square(params['embedding'][:11])))
+  np.testing.assert_allclose(factors['fuse'][0, -1] * rms, 1, rtol=0.02)
+  module = make(kind, target.config, 3)
+  trained = distill._init(config, module, target)(jax.random.key(0))
+  tokens = np.random.default_rng(0).integers(11, size=(2, 9), dtype=np.int32)
+  batch = dict(tokens=tokens, seed=np.arange(2), noise=np.zeros(2, np.float32))
+
+  def loss(params):
+    compute = distill.make_loss(config, module, target)
+    return float(compute(params, (target.params, {}), batch)[0])
+
+  got = loss(trained)
+  drafter = distill._times(trained, factors)
+  assert loss(drafter) != pytest.approx(got, rel=1e-3)
+  monkeypatch.setattr(distill, '_factors', lambda *_: {})
+  assert loss(drafter) == pytest.approx(got, rel=1e-5)
 
 
 def test_treeflash_starts_from_dflash(tmp_path):
