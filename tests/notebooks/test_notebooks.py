@@ -24,9 +24,11 @@ import sys
 
 sys.path.append({str(_TESTS)!r})
 from testing import shallow
+import specsamp
 from specsamp import zoo
 
 zoo.load = shallow.zoo_load()
+specsamp.load = lambda name, **_: shallow.chat_target()
 """
 
 # Values that a cell after the parameters sets.
@@ -72,6 +74,9 @@ _SMOKE = {
     nodes=(1, 8),
   ),
   '08_check_your_sampler': dict(num_samples=200, sizes=(300, 1000)),
+  '09_chat_with_smollm2': dict(
+    questions=('def f(a):',), max_new_tokens=8, repeats=1
+  ),
 }
 
 

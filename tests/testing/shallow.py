@@ -6,6 +6,7 @@ Their completions make no sense; all other properties are the same.
 import dataclasses
 
 from specsamp import zoo
+from specsamp.data.tokenizers import SentencePiece
 from specsamp.language_model import LanguageModel
 from specsamp.models import Transformer
 
@@ -26,6 +27,17 @@ def pair() -> zoo.Pair:
     for name, drafter in whole.drafters.items()
   }
   return zoo.Pair(target, whole.draft, drafters)
+
+
+def chat_target() -> LanguageModel:
+  """Returns the target of `zoo.load` with a chat template."""
+  target = zoo.load('pycode').target
+  files = dataclasses.replace(
+    target.tokenizer.files,
+    chat_template='{% for m in messages %}{{ m.content }}\n{% endfor %}',
+  )
+  tokenizer = SentencePiece(target.tokenizer.proto, files)
+  return LanguageModel(target.transformer, target.params, tokenizer)
 
 
 def zoo_load():
