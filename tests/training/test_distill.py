@@ -263,6 +263,16 @@ def test_only_tokens_of_answers_count(config, tmp_path):
   assert float(loss(params, (target.params, {}), batch)[0]) != losses[1]
 
 
+def test_a_finished_drafter_has_its_factors(config, tmp_path, monkeypatch):
+  config = dataclasses.replace(config, kind='eagle', learning_rate=0.0)
+  monkeypatch.setattr(distill, '_factors', lambda *_: {'fuse': 3.0})
+  trained = distill.distill(config, tmp_path)
+  width = trained.module.config.width
+  np.testing.assert_allclose(
+    trained.params['fuse'][:, :width], 3 * np.eye(width), rtol=1e-5
+  )
+
+
 def test_features_need_one_process(config, tmp_path, monkeypatch):
   monkeypatch.setattr(jax, 'process_count', lambda: 2)
   config = dataclasses.replace(config, features=str(tmp_path / 'features'))
