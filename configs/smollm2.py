@@ -1,8 +1,8 @@
 r"""SmolLM2-135M-Instruct, a published chat model, revises a text.
 
-n-grams draft what the answer copies from the prompt, which needs no trained
-drafter. The first run downloads 270 MB from the Hugging Face hub;
-`--config.target` may also be a folder or a GGUF file of these weights.
+n-grams draft the words that the answer copies from the prompt. The first run
+downloads 270 MB from the Hugging Face hub; `--config.target` may also be a
+folder or a GGUF file of these weights.
 
   pip install -e '.[hf]'
   python launch/decode.py --config=configs/smollm2.py --speedup \

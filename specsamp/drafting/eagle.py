@@ -71,7 +71,12 @@ class DraftLayers(Layers):
 
 
 def _mostly_feature(key, shape):
-  """Initial `fuse`: features pass through it, tokens hardly."""
+  """Returns an initial `fuse` that passes features and adds little of tokens.
+
+  Args:
+    key: random key.
+    shape: [D, 2 D], features first.
+  """
   fuse = nn.initializers.normal(0.1 * shape[1] ** -0.5)(key, shape)
   return fuse.at[:, : shape[0]].set(jnp.eye(shape[0]))
 
