@@ -1,7 +1,8 @@
 """Compiled programs of batches. The most recently used programs are kept.
 
-On CPUs a program of a small model takes 48 MB and about 900 memory maps. Linux
-gives a process 65,530 maps, and the compiler crashes when they are used up.
+On CPUs a program of a small model takes 48 MB and about 900 memory maps, one of
+30 layers 1,100 maps. Linux gives a process 65,530 maps, and the compiler fails
+when they are used up.
 """
 
 import collections
@@ -16,7 +17,7 @@ import jax
 
 from specsamp.decoding.loop import Decoder
 
-_MAX_KEPT = 256  # pairs of programs
+_MAX_KEPT = 256
 _MIN_KEPT = 8  # however scarce memory maps are
 _MAPS_SHARE = 0.8  # of memory maps in use, above which they are scarce
 
@@ -29,12 +30,13 @@ class Programs:
   """Programs of batches of one kind, which `Request.build` compiles.
 
   `prefill` maps (inputs, prompts) to a state. `decode` maps (inputs, state,
-  rounds) to a state, and consumes its argument.
+  rounds) to a state, and consumes its argument. `prefill` is compiled for every
+  one of `widths`, those of arrays of prompts.
   """
 
   prefill: jax.stages.Wrapped
   decode: jax.stages.Wrapped
-  is_compiled: bool = False
+  widths: set[int] = dataclasses.field(default_factory=set)
 
 
 def programs_for(decoder: Decoder, capacity: int, shapes: Hashable) -> Programs:
@@ -45,11 +47,8 @@ def programs_for(decoder: Decoder, capacity: int, shapes: Hashable) -> Programs:
   key = (decoder, capacity, shapes)
   with _lock:
     if key not in _kept:
-      while len(_kept) >= _MAX_KEPT or (
-        len(_kept) >= _MIN_KEPT and _are_maps_scarce()
-      ):
-        _kept.popitem(last=False)
-        gc.collect()
+      while len(_kept) >= _MAX_KEPT:
+        _evict()
       # Each pair has its functions: jax drops a compiled program with its
       # function.
       prefill = functools.partial(decoder.prefill, capacity=capacity)
@@ -57,6 +56,19 @@ def programs_for(decoder: Decoder, capacity: int, shapes: Hashable) -> Programs:
       _kept[key] = Programs(jax.jit(prefill), jax.jit(decode, donate_argnums=1))
     _kept.move_to_end(key)
     return _kept[key]
+
+
+def make_room() -> None:
+  """Evicts programs if there are few memory maps for another one."""
+  with _lock:
+    while len(_kept) > _MIN_KEPT and _are_maps_scarce():
+      _evict()
+
+
+def _evict() -> None:
+  """Drops the least recently used programs."""
+  _kept.popitem(last=False)
+  gc.collect()
 
 
 def _are_maps_scarce() -> bool:

@@ -91,25 +91,36 @@ class Request:
 
   @functools.cached_property
   def program_key(self):
-    """Key that is equal for requests which run the same programs."""
-    others = (self.prompts.tokens, self.inputs.drafter, self.inputs.stop_tokens)
+    """Key that is equal for requests which run the same programs.
+
+    Prompts of another width have another `prefill` of the same key.
+    """
+    others = (self.prompts.length, self.inputs.drafter, self.inputs.stop_tokens)
     leaves, structure = jax.tree.flatten(others)
     types = tuple(map(jax.typeof, leaves))  # a drafter may hold a plain number
     return self.decoder, self.capacity, (structure, types, self.model.mesh)
 
-  @functools.cached_property
+  @property
   def programs(self) -> programs.Programs:
+    # Not kept here, so that evicted programs free their memory.
     return programs.programs_for(*self.program_key)
 
   @property
+  def width(self) -> int:
+    """Tokens of a row in the array of prompts."""
+    return self.prompts.tokens.shape[1]
+
+  @property
   def is_compiled(self) -> bool:
-    return self.programs.is_compiled
+    return self.width in self.programs.widths
 
   def build(self) -> None:
     """Compiles the programs without running them."""
     if self.is_compiled:
       return
-    prefill, decode = self.programs.prefill, self.programs.decode
+    made = self.programs
+    programs.make_room()
+    prefill, decode = made.prefill, made.decode
     with meshes.use(self.model.mesh):
       lowered = prefill.lower(self.inputs, self.prompts)
       shardings = lowered.compile().output_shardings
@@ -119,7 +130,7 @@ class Request:
         place = lambda array, sharding: array.update(sharding=sharding)
         state = jax.tree.map(place, state, shardings)
       decode.lower(self.inputs, state, np.int32(_UNBOUNDED)).compile()
-    self.programs.is_compiled = True
+    made.widths.add(self.width)
 
   def compile(self) -> None:
     """Compiles the programs and runs a round at each depth of the drafter.
@@ -194,7 +205,7 @@ def compile_programs(
 
   Also runs a round of each unless `runs` is False. Returns the seconds.
   """
-  cold = {r.program_key: r for r in requests if not r.is_compiled}
+  cold = {(r.program_key, r.width): r for r in requests if not r.is_compiled}
   began = time.perf_counter()
   for request in progress.bar(
     'compiling', cold.values(), unit='program', stays=stays

@@ -94,9 +94,10 @@ def compare(
 ) -> list[Line]:
   """Answers every prompt by every method, batch by batch.
 
-  The methods are interleaved on each batch, so that a machine whose speed
-  drifts is equally fast for all of them. Every program runs once before it is
-  timed. The methods draw from independent random bits.
+  The methods of a sampling are interleaved on each batch, so that a machine
+  whose speed drifts is equally fast for all of them. One sampling follows
+  another, because memory has room for few programs. Every program runs once
+  before it is timed. The methods draw from independent random bits.
 
   Args:
     target: the target.
@@ -263,7 +264,16 @@ def _decode(
   phase: str,
 ) -> None:
   """Answers all items that the log lacks, each in a compiled program."""
-  missing = [item for item in items if item.id not in log.records]
+  by_sampling: dict[str, list[_Item]] = {}
+  for item in items:
+    by_sampling.setdefault(item.label.sampling_name, []).append(item)
+  for name, group in by_sampling.items():
+    missing = [item for item in group if item.id not in log.records]
+    if missing:
+      _decode_missing(target, missing, settings, log, f'{phase}, {name}')
+
+
+def _decode_missing(target, missing, settings, log, phase) -> None:
   batches = _batches(missing, settings.batch_size)
   compile_programs(
     _request(

@@ -11,6 +11,7 @@ from testing import elsewhere, tiny
 import specsamp
 from specsamp import SamplingParams
 from specsamp.decoding import programs
+from specsamp.decoding.generate import complete
 from specsamp.decoding.request import Request
 from specsamp.drafting import (
   DynamicTree,
@@ -192,12 +193,30 @@ def test_sizes_of_batches_share_programs(pair):
   assert shapes(ten) == shapes(nine)
 
 
+@pytest.mark.parametrize('kind', ['ngram', 'model'])
+def test_widths_of_prompts_share_rounds(pair, kind, compilations, monkeypatch):
+  """A program of rounds is large, and its memory maps are few."""
+  monkeypatch.setattr(programs, '_kept', collections.OrderedDict())
+  drafter = ngram_drafter(2) if kind == 'ngram' else model_drafter(pair[1], 2)
+  narrow, wide = (
+    Request.make(pair[0], [5] * size, drafter, max_new_tokens=40 - size)
+    for size in (3, 33)
+  )
+  assert narrow.width < wide.width and narrow.programs is wide.programs
+  complete(narrow)
+  assert not wide.is_compiled
+  compilations.clear()
+  complete(wide)
+  assert len(compilations) == 1  # prompts of another width
+
+
 def test_the_least_recently_used_programs_are_evicted(pair, monkeypatch):
-  """Programs are compiled at their first run, and none runs here."""
+  """A request does not keep its programs. None is compiled here."""
+  requests = []
 
   def use(size):
-    made = Request.make(pair[0], [[5]] * size, max_new_tokens=2)
-    return weakref.ref(made.programs.decode)
+    requests.append(Request.make(pair[0], [[5]] * size, max_new_tokens=2))
+    return weakref.ref(requests[-1].programs.decode)
 
   monkeypatch.setattr(programs, '_kept', collections.OrderedDict())
   monkeypatch.setattr(programs, '_MAX_KEPT', 2)
@@ -205,9 +224,12 @@ def test_the_least_recently_used_programs_are_evicted(pair, monkeypatch):
   assert use(1)() is first() is not None
   use(3)  # The second is the least recently used.
   assert first() is not None and second() is None
-  # Memory maps may be scarce earlier.
+  # Memory maps may be scarce earlier: a compilation looks first.
   monkeypatch.setattr(programs, '_MAX_KEPT', 9)
   monkeypatch.setattr(programs, '_are_maps_scarce', lambda: True)
   monkeypatch.setattr(programs, '_MIN_KEPT', 1)
-  use(2)
-  assert len(programs._kept) == 1
+  third = use(2)
+  assert len(programs._kept) == 3
+  requests[-1].build()
+  assert list(programs._kept.values()) == [requests[-1].programs]
+  assert first() is None and third() is not None

@@ -39,7 +39,7 @@ def calls(monkeypatch):
   monkeypatch.setattr(programs, '_kept', collections.OrderedDict())
 
   def compile(request):
-    request.programs.is_compiled = True
+    request.programs.widths.add(request.width)
     calls.append((request.inputs.drafter.tree.depth,))
 
   def complete(request):
@@ -91,7 +91,7 @@ def test_programs_are_compiled_before_one_is_timed(target, calls, tmp_path):
     target, _methods(target), [task], _SETTINGS, path
   )
   lines = run()
-  answers = [(name, n, t) for name in 'abc' for t in (0.0, 1.0) for n in (0, 2)]
+  answers = [(name, n, t) for t in (0.0, 1.0) for name in 'abc' for n in (0, 2)]
   assert calls == [(0,), (2,), *answers]
   path.write_text(''.join(path.read_text().splitlines(True)[:3]))
   programs._kept.clear()
@@ -150,7 +150,7 @@ def test_the_fastest_draft_answers_the_rest(target, calls, tmp_path, capsys):
   )
   lines = run(2)
   phases = re.findall('decoding(.*): 100%', capsys.readouterr().err)
-  assert len(set(phases)) == 2  # each has a name
+  assert len(set(phases)) == len(phases) == 4  # each has a name
   few = [(0.0, 0), (0.0, 2), (1.0, 0), (1.0, 3)]
   assert [(ln.prompt, ln.temperature, ln.tree.depth) for ln in lines] == [
     *((name, t, n) for name in 'ab' for t in (0.0, 1.0) for n in range(4)),
@@ -195,11 +195,11 @@ def test_a_batch_is_of_one_task_and_method(target, calls, tmp_path):
   path, methods = tmp_path / 'metrics.jsonl', _methods(target)
   run = lambda settings: runner.compare(target, methods, _TASKS, settings, path)
   lines = run(_BATCHES)
-  # The methods are interleaved: all answer a batch before one has two.
-  kinds = [(n, t) for t in (0.0, 1.0) for n in (0, 2)]
+  # The methods of a temperature are interleaved: all answer a batch before one
+  # has two.
   batches = [
-    (letters, *kind) for letters in ('abcd', 'mnop', 'ef', 'q')
-    for kind in kinds
+    (letters, n, t) for t in (0.0, 1.0)
+    for letters in ('abcd', 'mnop', 'ef', 'q') for n in (0, 2)
   ]  # fmt: skip
   assert [call for call in calls if len(call) == 3] == batches
   # A line has its share of the time of its batch.
@@ -211,7 +211,7 @@ def test_a_batch_is_of_one_task_and_method(target, calls, tmp_path):
   assert seconds == [(1, 2)] * 4 + [(2, 4)] * 2 + [(1, 2)] * 4 + [(0, 1)]
   # An incomplete batch is decoded again.
   written = path.read_text().splitlines(True)
-  for kept, missing in ((1, batches), (9, batches[2:]), (20, batches[5:])):
+  for kept, missing in ((1, batches), (9, batches[2:]), (20, batches[6:])):
     path.write_text(''.join(written[:kept]))
     calls.clear()
     assert run(_BATCHES) == lines
@@ -240,7 +240,7 @@ def test_prompts_of_a_batch_have_similar_lengths(target, calls, tmp_path):
     tmp_path / 'metrics.jsonl',
   )
   answered = [call[0] for call in calls if len(call) == 3]
-  assert answered == ['bfd'] * 4 + ['cae'] * 4
+  assert answered == 2 * (['bfd'] * 2 + ['cae'] * 2)
   assert [line.prompt for line in lines[::4]] == list('abcdef')
 
 
