@@ -20,18 +20,23 @@ LAUNCHER = 'evaluate'
 
 def get_config(arg: str | None = None):
   size = config.parse(arg)
-  smoke = size.smoke
-  temperatures = (0.5, 1.0) if smoke else (0.0, 0.25, 0.5, 0.8, 1.0, 1.25)
+  temperatures, top_ps, top_ks = {
+    'small': ((0.0, 0.5, 1.0, 1.25), (0.5, 0.8), (5, 20)),
+    'smoke': ((0.5, 1.0), (0.8, 0.95), (20, 100)),
+  }.get(
+    size.name,
+    ((0.0, 0.25, 0.5, 0.8, 1.0, 1.25), (0.5, 0.8, 0.95), (5, 20, 100)),
+  )
   samplings = [
     *(dict(temperature=t) for t in temperatures),
-    *(dict(temperature=1.0, top_p=p) for p in (0.5, 0.8, 0.95)[smoke:]),
-    *(dict(temperature=1.0, top_k=k) for k in (5, 20, 100)[smoke:]),
+    *(dict(temperature=1.0, top_p=p) for p in top_ps),
+    *(dict(temperature=1.0, top_k=k) for k in top_ks),
   ]
   return size.comparison(
     num_prompts=12,
     title='Speculative sampling: temperature, top-p and top-k',
     methods=tuple(
-      dict(name='SpS', branching=(1,) * (2 if smoke else 4)) | sampling
+      dict(name='SpS', branching=(1,) * (2 if size.smoke else 4)) | sampling
       for sampling in samplings
     ),
     tasks=('xsum', 'humaneval'),
